@@ -1,0 +1,33 @@
+// Package deps pins modules while the tree is being laid down.
+package deps
+
+import (
+	_ "github.com/containerd/go-dmverity/pkg/verity"
+	_ "github.com/diskfs/go-diskfs"
+	_ "github.com/diskfs/go-diskfs/filesystem/fat32"
+	_ "github.com/diskfs/go-diskfs/partition/gpt"
+	_ "github.com/erofs/go-erofs"
+	_ "github.com/goccy/go-yaml"
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/google/go-containerregistry/pkg/crane"
+	_ "github.com/google/go-containerregistry/pkg/v1/layout"
+	_ "github.com/insomniacslk/dhcp/dhcpv4/nclient4"
+	_ "github.com/klauspost/compress/zstd"
+	_ "github.com/nats-io/nats.go/jetstream"
+	_ "github.com/opencontainers/image-spec/specs-go/v1"
+	_ "github.com/opencontainers/runtime-spec/specs-go"
+	_ "github.com/rogpeppe/go-internal/testscript"
+	_ "github.com/sirupsen/logrus"
+	_ "github.com/spf13/cobra"
+	_ "github.com/u-root/u-root/pkg/cpio"
+	_ "github.com/ulikunitz/xz"
+	_ "github.com/vbauerster/mpb/v8"
+	_ "github.com/vishvananda/netlink"
+	_ "github.com/vishvananda/netns"
+	_ "go.etcd.io/bbolt"
+	_ "go.uber.org/goleak"
+	_ "golang.org/x/sys/unix"
+	_ "golang.org/x/term"
+	_ "pault.ag/go/debian/deb"
+	_ "pgregory.net/rapid"
+)
