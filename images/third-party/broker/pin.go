@@ -1,6 +1,4 @@
-//go:build pin
-
-// Package pin keeps the broker's module in go.mod; nothing is compiled from here.
-package pin
+// Package broker keeps nats-server, which is built as it stands, in go.mod.
+package broker
 
 import _ "github.com/nats-io/nats-server/v2/server"
