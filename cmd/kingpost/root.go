@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes of every command.
+const (
+	exitDone    = 0
+	exitFailed  = 1
+	exitUsage   = 2 // wrong usage: nothing was tried
+	exitRefused = 3 // it would have destroyed something, or the other side said no
+)
+
+// exitError gives an error its exit code. An error without one is exitFailed.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+// usageError says that a command was called wrongly.
+func usageError(format string, args ...any) error {
+	return &exitError{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// refusedError says that nothing was done because it must not be.
+func refusedError(format string, args ...any) error {
+	return &exitError{exitRefused, fmt.Errorf(format, args...)}
+}
+
+// run is main without the process: it parses args, runs the command and returns the exit code. The first
+// Ctrl-C ends ctx, so that a command can finish cleanly; the second one kills.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	go func() { <-ctx.Done(); stop() }()
+
+	root := newRootCommand()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitDone
+	}
+	var coded *exitError
+	code := exitFailed
+	if errors.As(err, &coded) {
+		code = coded.code
+	}
+	fmt.Fprintf(stderr, "kingpost: %v\n", err)
+	if code == exitUsage {
+		fmt.Fprintf(stderr, "\n%s\nSee %s --help.\n", cmd.UseLine(), cmd.CommandPath())
+	}
+	return code
+}
+
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "kingpost",
+		Short: "Build node images, raise a mesh from one, and operate it",
+		Long: `Kingpost builds one immutable node image with a mesh's own programs in it, puts it on
+machines, and raises a mesh from it.`,
+		Example: `  kingpost build images/vm.yaml
+  kingpost raise 192.168.1.20 --mesh home
+  kingpost status`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return usageError("a command is missing")
+		},
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitUsage, err} })
+	root.AddCommand(commands()...)
+	usageErrors(root)
+	return root
+}
+
+// usageErrors makes every refusal of arguments by cmd and those below it a wrong usage.
+func usageErrors(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return &exitError{exitUsage, err}
+			}
+			return nil
+		}
+	}
+	if cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.Args = cobra.ArbitraryArgs
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usageError("%s needs a command", cmd.CommandPath())
+			}
+			return usageError("%s has no command %q", cmd.CommandPath(), args[0])
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		usageErrors(sub)
+	}
+}
