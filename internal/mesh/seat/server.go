@@ -214,7 +214,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var req mesh.CallRequest
 	if len(body) > 0 {
-		if _, err := decode(body, []string{"probe", "params"}, &req); err != nil {
+		if _, err := decode(body, &req); err != nil {
 			reply(w, http.StatusOK, refusal(mesh.CodeBadParams, "the call: %v", err))
 			return
 		}

@@ -81,7 +81,7 @@ func Register[P any](s *Server, v Verb[P]) {
 		timeout: timeout,
 		prepare: func(ctx context.Context, r Request, params json.RawMessage) (func(context.Context) (any, error), error) {
 			p := new(P)
-			given, err := decode(params, names, p)
+			given, err := decode(params, p)
 			if err != nil {
 				return nil, Errorf(mesh.CodeBadParams, "parameters of %s: %v", v.Name, err)
 			}
