@@ -1,0 +1,48 @@
+package mesh
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+
+	"kingpost/internal/strictjson"
+)
+
+// MaxResources bounds the resources of one manifest or declaration.
+const MaxResources = 4096
+
+// DecodeManifest reads a module.json: strict JSON of at most MaxManifest bytes, then Validate.
+func DecodeManifest(r io.Reader) (Manifest, error) {
+	var m Manifest
+	if err := strictjson.Decode(r, MaxManifest, &m); err != nil {
+		return Manifest{}, fmt.Errorf("read module.json: %w", err)
+	}
+	if err := m.Validate(); err != nil {
+		return Manifest{}, err
+	}
+	return m, nil
+}
+
+// Validate tells everything that is wrong with m, one line each, with its place
+// ("resources[2].volumes[0].path: ..."). Whether the artifacts that m names exist is not its question.
+func (m *Manifest) Validate() error {
+	var p problems
+	p.check("module", CheckName(m.Module))
+	if len(m.Version) > 128 {
+		p.add("version", "is longer than 128 characters")
+	}
+	set := newResourceSet(&p, len(m.Resources))
+	for i := range m.Resources {
+		r := &m.Resources[i]
+		path := "resources[" + strconv.Itoa(i) + "]"
+		if r.Digest != "" {
+			p.add(path+".digest", "a manifest carries names only; its digests are bound when it is declared")
+		}
+		if r.Source != "" {
+			p.add(path+".source", "only a declaration carries it")
+		}
+		set.add(path, m.Module, r)
+	}
+	set.finish()
+	return p.err()
+}
