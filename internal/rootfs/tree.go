@@ -7,7 +7,6 @@
 package rootfs
 
 import (
-	"archive/tar"
 	"bytes"
 	"fmt"
 	"io"
@@ -181,9 +180,11 @@ func (t *Tree) AddFile(p string, mode fs.FileMode, size int64, open func() (io.R
 
 // AddBytes adds a small regular file, root's.
 func (t *Tree) AddBytes(p string, mode fs.FileMode, data []byte) error {
-	return t.AddFile(p, mode, int64(len(data)), func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(data)), nil
-	})
+	return t.AddFile(p, mode, int64(len(data)), openBytes(data))
+}
+
+func openBytes(data []byte) func() (io.ReadCloser, error) {
+	return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
 }
 
 // AddFrom adds the regular file name of fsys, root's. The file must not change before the image is written.
@@ -290,6 +291,3 @@ func (t *Tree) Entries() []*Entry {
 	})
 	return out
 }
-
-// TarFilter decides about one member of an archive: the path to put it at, and whether to keep it at all.
-type TarFilter func(h *tar.Header) (p string, keep bool)
