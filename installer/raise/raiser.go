@@ -1,0 +1,282 @@
+package raise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"kingpost/internal/mesh"
+	"kingpost/internal/mesh/hostapi"
+)
+
+// States of a raise and of its steps.
+const (
+	StateNone    = "none"
+	StatePending = "pending"
+	StateRunning = "running"
+	StateRefused = "refused"
+	StateFailed  = "failed"
+	StateDone    = "done"
+)
+
+// Config is what a Raiser is made of.
+type Config struct {
+	Node Node
+	// Dir is its folder below mesh.PathState. It is made when it is first written to.
+	Dir string
+	// Mesh is the mesh that node.yaml asks to raise, empty for none.
+	Mesh string
+	Log  logrus.FieldLogger
+	// Now is the clock, time.Now on a node.
+	Now func() time.Time
+}
+
+// Raiser raises one node. Its methods may be called from many goroutines.
+type Raiser struct {
+	cfg   Config
+	steps []step
+	poke  chan struct{} // wakes Run: a request came in
+
+	mu       sync.Mutex
+	request  *savedRequest // nil: nobody asked
+	saved    error
+	status   hostapi.RaiseStatus
+	began    time.Time // of the step under way
+	watchers map[chan struct{}]struct{}
+}
+
+// New makes a Raiser; nothing happens until Run. It reads what an earlier one left behind.
+func New(cfg Config) (*Raiser, error) {
+	r := &Raiser{cfg: cfg, steps: steps(), poke: make(chan struct{}, 1), watchers: map[chan struct{}]struct{}{}}
+	r.reset(StateNone)
+	var finished hostapi.RaiseStatus
+	if ok, err := r.load(fileDone, &finished); err != nil {
+		return nil, err
+	} else if ok {
+		r.status = finished
+		return r, nil
+	}
+	var req savedRequest
+	if ok, err := r.load(fileRequest, &req); err != nil {
+		return nil, err
+	} else if ok {
+		r.request = &req
+	}
+	return r, nil
+}
+
+// reset makes the status that of a raise that has not begun.
+func (r *Raiser) reset(state string) {
+	r.status = hostapi.RaiseStatus{State: state, Step: 1}
+	if r.request != nil {
+		r.status.Mesh, r.status.Started = r.request.Mesh, r.request.Started
+	}
+	for i, s := range r.steps {
+		r.status.Steps = append(r.status.Steps, hostapi.RaiseStep{Number: i + 1, Name: s.name, State: StatePending})
+	}
+}
+
+// Start asks for a raise, or for the one under way to go on at once. It returns how that stands; State
+// is "done" when the node is raised already. An *hostapi.Error with mesh.CodeConflict says that the node
+// belongs to another mesh or is being raised as one.
+func (r *Raiser) Start(ctx context.Context, req hostapi.RaiseRequest) (hostapi.RaiseStatus, error) {
+	if err := mesh.CheckName(req.Mesh); err != nil {
+		return r.Status(), apiError(http.StatusBadRequest, mesh.CodeBadParams, "raise: mesh: %v", err)
+	}
+	for _, m := range req.Manifests {
+		if err := mesh.CheckName(m.Module); err != nil {
+			return r.Status(), apiError(http.StatusBadRequest, mesh.CodeBadParams, "raise: module: %v", err)
+		}
+	}
+	member, err := r.cfg.Node.Membership(ctx)
+	if err != nil {
+		return r.Status(), fmt.Errorf("read the node's mesh: %w", err)
+	}
+	declared, err := r.cfg.Node.Declaration(ctx)
+	if err != nil {
+		return r.Status(), fmt.Errorf("read the node's declaration: %w", err)
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if member.Mesh != "" && member.Mesh != req.Mesh {
+		return r.copy(), apiError(http.StatusConflict, mesh.CodeConflict,
+			"raise %s: this node belongs to the mesh %s; use another node, or one that was installed anew", req.Mesh, member.Mesh)
+	}
+	if r.status.State == StateDone {
+		return r.copy(), nil
+	}
+	if r.request != nil && member.Mesh != "" {
+		// The identity is made: whoever is the operator stays it. Manifests may still be corrected, until
+		// the controller has them and takes corrections itself.
+		if req.Operator == "" {
+			req.Operator = r.request.Operator
+		}
+		if len(req.Manifests) == 0 {
+			req.Manifests = r.request.Manifests
+		}
+		if declared != nil && declared.Epoch > 0 && !reflect.DeepEqual(req.Manifests, r.request.Manifests) {
+			return r.copy(), apiError(http.StatusConflict, mesh.CodeConflict,
+				"raise %s: the modules are with the controller already; correct one by `kingpost module push`", req.Mesh)
+		}
+	}
+	if r.request != nil && r.status.State == StateRunning && reflect.DeepEqual(req, r.request.RaiseRequest) {
+		return r.copy(), nil // going on already
+	}
+	next := &savedRequest{RaiseRequest: req, Started: r.cfg.Now().UTC()}
+	if r.request != nil && r.request.Mesh == req.Mesh {
+		next.Started = r.request.Started
+	}
+	// A node without a data partition cannot keep the request; preflight says so, which is better than an error here.
+	r.saved = r.save(fileRequest, next)
+	if r.saved != nil {
+		r.cfg.Log.WithError(r.saved).Warn("the request for a raise is not on disk")
+	}
+	r.request = next
+	r.reset(StateRunning)
+	r.notify()
+	select {
+	case r.poke <- struct{}{}:
+	default:
+	}
+	return r.copy(), nil
+}
+
+func apiError(code int, reason, format string, args ...any) error {
+	return &hostapi.Error{Status: code, Code: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// Status is how the raise stands.
+func (r *Raiser) Status() hostapi.RaiseStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.copy()
+}
+
+// copy returns a status that shares nothing with r. The caller holds mu.
+func (r *Raiser) copy() hostapi.RaiseStatus {
+	s := r.status
+	s.Steps = append([]hostapi.RaiseStep(nil), s.Steps...)
+	for i := range s.Steps {
+		s.Steps[i].Warnings = append([]string(nil), s.Steps[i].Warnings...)
+	}
+	if s.State == StateRunning && s.Step >= 1 && s.Step <= len(s.Steps) && !r.began.IsZero() {
+		s.Steps[s.Step-1].Seconds = r.cfg.Now().Sub(r.began).Seconds()
+	}
+	return s
+}
+
+// Watch sends the status, first as it is and then at every change, until ctx is done or the raise has
+// ended as done or failed; then it closes the channel. A slow receiver misses statuses, never the last.
+func (r *Raiser) Watch(ctx context.Context) <-chan hostapi.RaiseStatus {
+	out := make(chan hostapi.RaiseStatus)
+	changed := make(chan struct{}, 1)
+	r.mu.Lock()
+	r.watchers[changed] = struct{}{}
+	r.mu.Unlock()
+	go func() {
+		defer close(out)
+		defer func() {
+			r.mu.Lock()
+			delete(r.watchers, changed)
+			r.mu.Unlock()
+		}()
+		for {
+			s := r.Status()
+			select {
+			case out <- s:
+			case <-ctx.Done():
+				return
+			}
+			if s.State == StateDone || s.State == StateFailed || s.State == StateNone {
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// notify tells the watchers. The caller holds mu.
+func (r *Raiser) notify() {
+	for c := range r.watchers {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// update changes the status and tells the watchers.
+func (r *Raiser) update(change func(*hostapi.RaiseStatus)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.status)
+	r.notify()
+}
+
+// Run raises until ctx is done: what was under way before a reboot, what node.yaml asks for, and what
+// Start brings. It returns nil when ctx is done.
+func (r *Raiser) Run(ctx context.Context) error {
+	if err := r.fromConfig(ctx); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		if r.pending() {
+			err := r.walkSteps(ctx)
+			switch {
+			case ctx.Err() != nil:
+				return nil
+			case errors.Is(err, errRestart):
+				continue
+			case err != nil:
+				r.cfg.Log.WithError(err).Error("the raise gave up for now; `kingpost raise` or a reboot goes on with it")
+				r.update(func(s *hostapi.RaiseStatus) { s.State = StateFailed })
+			}
+		}
+		select {
+		case <-r.poke:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// pending says whether there is a raise to go on with.
+func (r *Raiser) pending() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.request != nil && r.status.State != StateDone
+}
+
+// fromConfig starts what node.yaml asks for, once: after that the request is on disk, and a later edit of
+// the file no longer counts.
+func (r *Raiser) fromConfig(ctx context.Context) error {
+	s := r.Status()
+	if r.cfg.Mesh == "" {
+		return nil
+	}
+	if s.State == StateDone || r.pending() {
+		if s.Mesh != "" && s.Mesh != r.cfg.Mesh {
+			r.cfg.Log.WithFields(logrus.Fields{"mesh": s.Mesh, "node.yaml": r.cfg.Mesh}).Warn("node.yaml asks for another mesh; it no longer counts")
+		}
+		return nil
+	}
+	_, err := r.Start(ctx, hostapi.RaiseRequest{Mesh: r.cfg.Mesh})
+	var refusal *hostapi.Error
+	if errors.As(err, &refusal) {
+		r.cfg.Log.WithError(err).Warn("node.yaml asks for a raise that cannot be")
+		return nil
+	}
+	return err
+}
