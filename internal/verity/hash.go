@@ -55,7 +55,7 @@ func eachChunk(ctx context.Context, r io.ReaderAt, offset, blocks int64, salt []
 	workers := min(runtime.GOMAXPROCS(0), 8)
 	free := make(chan []byte, workers+2)
 	for range cap(free) {
-		free <- make([]byte, chunkBlocks*BlockSize)
+		free <- make([]byte, min(chunkBlocks, blocks)*BlockSize)
 	}
 	var (
 		mu    sync.Mutex

@@ -49,6 +49,9 @@ func TestTreeIsVeritysetups(t *testing.T) {
 	}
 	for _, blocks := range blockCounts {
 		for name, salt := range map[string][]byte{"salt": testSalt, "nosalt": nil} {
+			if salt == nil && blocks != 129 {
+				continue
+			}
 			t.Run(fmt.Sprintf("%d.%s", blocks, name), func(t *testing.T) {
 				f, info := image(t, blocks, salt)
 				ours, err := os.ReadFile(f.Name())
@@ -127,9 +130,9 @@ func flip(t *testing.T, f *os.File, at int64) func() {
 }
 
 func TestVerifyAllFindsEveryFlippedByte(t *testing.T) {
-	const blocks = 300
+	const blocks = 150
 	f, info := image(t, blocks, testSalt)
-	for at := int64(0); at < info.Size; at += 1021 {
+	for at := int64(0); at < info.Size; at += 2039 {
 		// What follows the salt in the superblock's block is hashed by nobody and used by nobody.
 		if at >= info.HashOffset+sbAtSalt+int64(len(testSalt)) && at < info.HashOffset+BlockSize {
 			continue
