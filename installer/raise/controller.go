@@ -2,10 +2,10 @@ package raise
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"kingpost/internal/mesh"
+	"kingpost/internal/mesh/verbs"
 )
 
 // Step 6. A declaration of the first epoch or later proves that a controller has been here, so nothing
@@ -32,11 +32,11 @@ func observeTemporary(ctx context.Context, w *walk) (observation, error) {
 	if st := status(s, controllerKey); st == nil || st.Epoch < 1 {
 		return waiting("%s has no epoch yet", controllerKey)
 	}
-	var verbs []mesh.VerbInfo
-	if err := w.node.Call(ctx, mesh.SeatController, mesh.VerbDescribe, nil, &verbs); err != nil {
+	var described []mesh.VerbInfo
+	if err := w.node.Call(ctx, mesh.SeatController, mesh.VerbDescribe, nil, &described); err != nil {
 		return waiting("the temporary controller does not answer yet: %v", err)
 	}
-	for _, v := range verbs {
+	for _, v := range described {
 		if err := w.node.Call(ctx, mesh.SeatController, v.Name, nil, nil, mesh.Probe()); err != nil {
 			return waiting("the temporary controller does not answer %s yet: %v", v.Name, err)
 		}
@@ -46,19 +46,6 @@ func observeTemporary(ctx context.Context, w *walk) (observation, error) {
 
 func actTemporary(ctx context.Context, w *walk) error {
 	return w.declare(ctx, moduleRegistry, moduleBroker, moduleController)
-}
-
-// The controller's verbs of step 7, and what they take.
-const (
-	verbPush    = "push"
-	verbDeclare = "declare"
-)
-
-type pushParams struct {
-	Manifest mesh.Manifest `json:"manifest"`
-	Digests  mesh.Digests  `json:"digests"`
-	// Hold keeps the pushed module back until the next declare.
-	Hold bool `json:"hold"`
 }
 
 // Step 7. The controller writes the first declaration of its own; it is on the host's disk when this is
@@ -88,13 +75,13 @@ func actDeclare(ctx context.Context, w *walk) error {
 	for i, m := range w.plan.modules {
 		name := m.manifest.Module
 		w.say("pushing %d of %d modules: %s", i+1, len(w.plan.modules), name)
-		var discard json.RawMessage
-		if err := w.node.Call(ctx, mesh.SeatController, verbPush, pushParams{m.manifest, m.digests, true}, &discard); err != nil {
+		params := verbs.PushParams{Manifest: m.manifest, Digests: m.digests, Hold: true}
+		if err := w.node.Call(ctx, mesh.SeatController, verbs.Push, params, nil); err != nil {
 			return fmt.Errorf("push the module %s to the controller: %w", name, err)
 		}
 	}
 	w.say("declaring this node")
-	if err := w.node.Call(ctx, mesh.SeatController, verbDeclare, nil, nil); err != nil {
+	if err := w.node.Call(ctx, mesh.SeatController, verbs.Declare, verbs.DeclareParams{}, nil); err != nil {
 		return fmt.Errorf("have the controller declare this node: %w", err)
 	}
 	return nil

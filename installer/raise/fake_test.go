@@ -11,6 +11,7 @@ import (
 
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/hostapi"
+	"kingpost/internal/mesh/verbs"
 )
 
 // disk is what of a modelled node survives a power cut.
@@ -19,10 +20,10 @@ type disk struct {
 	epoch       uint64
 	member      mesh.Membership
 	stored      map[string]bool
-	good        map[string]mesh.Declared // what was healthy last
-	failed      map[string]string        // spec that did not get healthy
-	modules     map[string]pushParams    // the controller's database
-	fence       uint64                   // the epoch in it
+	good        map[string]mesh.Declared    // what was healthy last
+	failed      map[string]string           // spec that did not get healthy
+	modules     map[string]verbs.PushParams // the controller's database
+	fence       uint64                      // the epoch in it
 	vaultCA     bool
 }
 
@@ -61,7 +62,7 @@ const (
 )
 
 func newDisk() *disk {
-	return &disk{stored: map[string]bool{}, good: map[string]mesh.Declared{}, failed: map[string]string{}, modules: map[string]pushParams{}}
+	return &disk{stored: map[string]bool{}, good: map[string]mesh.Declared{}, failed: map[string]string{}, modules: map[string]verbs.PushParams{}}
 }
 
 // boot is the node after power-on.
@@ -251,6 +252,9 @@ func (f *fake) Declare(ctx context.Context, d mesh.Declaration) (err error) {
 }
 
 func (f *fake) declare(d mesh.Declaration) error {
+	if err := d.Validate(); err != nil {
+		return err
+	}
 	if cur := f.disk.declaration; cur != nil && d.Version.Less(cur.Version) || d.Epoch < f.disk.epoch {
 		return &hostapi.Error{Status: 409, Code: mesh.CodeConflict, Message: "an older declaration"}
 	}
@@ -415,12 +419,12 @@ func (f *fake) Call(ctx context.Context, seat, verb string, params, result any, 
 		o(&req)
 	}
 	if verb == mesh.VerbDescribe && !req.Probe {
-		verbs := []mesh.VerbInfo{{Name: "describe"}, {Name: "ping"}, {Name: "show"}, {Name: "status"}}
+		described := []mesh.VerbInfo{{Name: "describe"}, {Name: "ping"}, {Name: "show"}, {Name: "status"}}
 		if seat == mesh.SeatController {
-			verbs = append(verbs, mesh.VerbInfo{Name: verbDeclare, Changes: true}, mesh.VerbInfo{Name: verbPush, Changes: true})
+			described = append(described, mesh.VerbInfo{Name: verbs.Declare, Changes: true}, mesh.VerbInfo{Name: verbs.Push, Changes: true})
 		}
 		if out, ok := result.(*[]mesh.VerbInfo); ok {
-			*out = verbs
+			*out = described
 		}
 		return nil
 	}
@@ -431,13 +435,13 @@ func (f *fake) Call(ctx context.Context, seat, verb string, params, result any, 
 		return nil
 	}
 	switch verb {
-	case verbPush:
-		p := params.(pushParams)
+	case verbs.Push:
+		p := params.(verbs.PushParams)
 		f.disk.modules[p.Manifest.Module] = p
 		if !p.Hold {
 			return f.controllerDeclares(holder.epoch)
 		}
-	case verbDeclare:
+	case verbs.Declare:
 		return f.controllerDeclares(holder.epoch)
 	}
 	return nil

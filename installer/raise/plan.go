@@ -50,8 +50,8 @@ func newPlan(seed, request []mesh.Manifest, entries []mesh.SeedEntry, arch strin
 		manifests[m.Module] = m
 	}
 	for name, m := range manifests {
-		if err := mesh.CheckName(name); err != nil {
-			return nil, fmt.Errorf("module: %w", err)
+		if err := m.Validate(); err != nil {
+			return nil, fmt.Errorf("module %s: %w", name, err)
 		}
 		digests, err := bind(m, entries, arch)
 		if err != nil {

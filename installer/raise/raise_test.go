@@ -18,6 +18,7 @@ import (
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/hostapi"
 	"kingpost/internal/mesh/tlsid"
+	"kingpost/internal/mesh/verbs"
 )
 
 // session is a node with its raiser under power.
@@ -368,7 +369,7 @@ func TestBrokenController(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Call(t.Context(), mesh.SeatController, verbPush, pushParams{testController(), digests, false}, nil); err != nil {
+		if err := s.Call(t.Context(), mesh.SeatController, verbs.Push, verbs.PushParams{Manifest: testController(), Digests: digests}, nil); err != nil {
 			t.Fatal(err)
 		}
 		s.until(t, "done", isDone)
