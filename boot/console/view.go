@@ -1,0 +1,119 @@
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"sort"
+	"strings"
+
+	"kingpost/internal/mesh"
+)
+
+// node is what the console shows of the host's GET /v1/node. It is a type of its own, so that PID 1 does not carry the
+// host's API and its HTTP stack.
+type node struct {
+	Name    string           `json:"name"`
+	Key     string           `json:"key"`
+	Release mesh.ReleaseInfo `json:"release"`
+	Boot    struct {
+		Slot string `json:"slot"`
+	} `json:"boot"`
+	Mesh      string   `json:"mesh"`
+	State     string   `json:"state"`
+	Addresses []string `json:"addresses"`
+	Warnings  []string `json:"warnings"`
+}
+
+// raise is what the console shows of GET /v1/raise.
+type raise struct {
+	State string      `json:"state"`
+	Step  int         `json:"step"`
+	Steps []raiseStep `json:"steps"`
+}
+
+type raiseStep struct {
+	Number int    `json:"number"`
+	Name   string `json:"name"`
+	State  string `json:"state"`
+	Reason string `json:"reason"`
+}
+
+// maxListed bounds how many addresses and warnings are shown.
+const maxListed = 8
+
+// lines is the block for one answer of the host. Either part may be nil.
+func lines(nodeJSON, raiseJSON []byte) ([]string, string, error) {
+	var n node
+	if err := json.Unmarshal(nodeJSON, &n); err != nil {
+		return nil, "", fmt.Errorf("the host's answer to GET /v1/node: %w", err)
+	}
+	out := []string{
+		fmt.Sprintf("node %s key %s", n.Name, n.Key),
+		fmt.Sprintf("release %s %s%s", n.Release.Name, n.Release.Version, slot(n.Boot.Slot)),
+	}
+	addrs := append([]string(nil), n.Addresses...)
+	sort.Strings(addrs)
+	for i, a := range addrs {
+		if i == maxListed {
+			out = append(out, fmt.Sprintf("api %d more addresses", len(addrs)-i))
+			break
+		}
+		out = append(out, "api "+apiURL(a))
+	}
+	if n.Mesh != "" {
+		out = append(out, "mesh "+n.Mesh)
+	}
+	out = append(out, "state "+n.State)
+	if raiseJSON != nil {
+		var r raise
+		if err := json.Unmarshal(raiseJSON, &r); err != nil {
+			return nil, "", fmt.Errorf("the host's answer to GET /v1/raise: %w", err)
+		}
+		out = append(out, raiseLines(r)...)
+	}
+	for i, w := range n.Warnings {
+		if i == maxListed {
+			break
+		}
+		out = append(out, "warning "+w)
+	}
+	return out, n.State, nil
+}
+
+func slot(s string) string {
+	if s == "" {
+		return ""
+	}
+	return " slot " + s
+}
+
+func raiseLines(r raise) []string {
+	if r.State == "" || r.State == "none" || r.State == "done" {
+		return nil
+	}
+	var out []string
+	for _, s := range r.Steps {
+		if s.Number != r.Step {
+			continue
+		}
+		l := fmt.Sprintf("raise step %d/%d %s %s", s.Number, len(r.Steps), s.Name, s.State)
+		if s.Reason != "" {
+			l += ": " + s.Reason
+		}
+		out = append(out, l)
+	}
+	if r.State != "running" {
+		out = append(out, "raise "+r.State)
+	}
+	return out
+}
+
+// apiURL is where an address ("10.0.2.15", "10.0.2.15/24", "fe80::1/64") answers.
+func apiURL(a string) string {
+	host, _, _ := strings.Cut(a, "/")
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Is6() {
+		host = "[" + host + "]"
+	}
+	return fmt.Sprintf("https://%s:%d", host, mesh.PortAPI)
+}
