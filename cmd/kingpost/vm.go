@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/cobra"
+
+	"kingpost/internal/mesh"
+	"kingpost/internal/mesh/tlsid"
+	"kingpost/internal/nodevm"
+	"kingpost/internal/qemu"
+)
+
+// powerOffTime is how long a node may take to stop everything in order.
+const powerOffTime = 60 * time.Second
+
+// vmFlags are the flags of `kingpost vm`.
+type vmFlags struct {
+	memory, cpus int
+	diskSize     string
+	disk         string
+	config       string
+	claim        string
+	raise        string
+	serial       string
+	accel        string
+	arch         string
+	forward      []string
+	direct       bool
+	offline      bool
+}
+
+func newVMCommand() *cobra.Command {
+	var f vmFlags
+	cmd := &cobra.Command{
+		Use:   "vm IMAGE",
+		Short: "Run an image in QEMU, with the node's API on a local port",
+		Long: `Run a disk image (or the output folder of a build, which holds disk.img) in QEMU, under UEFI.
+
+The machine runs on a copy, which is removed afterwards; --disk names one that stays and is used again. The node's
+console goes to standard output, or to the file of --serial. What this command itself has to say goes to standard error:
+the local address of the node's API, and the node's key as its console shows it. Ctrl-C powers the node off in order,
+a second one at once.`,
+		Example: `  kingpost vm out/vm
+  kingpost vm out/vm --claim operator.pub --disk-size 20GiB
+  kingpost vm out/vm --config node.yaml --disk alpha.img --forward 5000 --offline`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runVM(cmd.Context(), args[0], f, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	fl := cmd.Flags()
+	fl.IntVar(&f.memory, "memory", 1024, "memory of the machine, in MiB")
+	fl.IntVar(&f.cpus, "cpus", 1, "number of virtual CPUs; without KVM more than one makes it slower")
+	fl.StringVar(&f.diskSize, "disk-size", "8GiB", "size of the disk; the node's data partition grows into it")
+	fl.StringVar(&f.disk, "disk", "", "`FILE` to run on: made from IMAGE when it does not exist, kept afterwards")
+	fl.StringVar(&f.config, "config", "", "node.yaml `FILE` to put on the ESP of a new disk")
+	fl.StringVar(&f.claim, "claim", "", "`FILE` with the operator's public key (or private key, of which only the public half is used), for node.yaml")
+	fl.StringVar(&f.raise, "raise", "", "name of a `MESH` that the node raises by itself, for node.yaml; needs --claim")
+	fl.StringVar(&f.serial, "serial", "-", "where the console goes: `FILE`, or - for standard output")
+	fl.StringSliceVar(&f.forward, "forward", nil, "forward a further TCP port to the node: `HOST:GUEST`, or GUEST for any free one")
+	fl.BoolVar(&f.direct, "direct", false, "start the image's kernel directly, without firmware and boot loader")
+	fl.BoolVar(&f.offline, "offline", false, "cut the machine's network off from everything but the forwarded ports")
+	fl.StringVar(&f.accel, "accel", "", "kvm or tcg (default: KVM where it can be used)")
+	fl.StringVar(&f.arch, "arch", "amd64", "architecture of the image: amd64 or arm64")
+	return cmd
+}
+
+func runVM(ctx context.Context, image string, f vmFlags, stdout, stderr io.Writer) error {
+	size, err := parseSize(f.diskSize)
+	if err != nil {
+		return usageError("--disk-size: %v", err)
+	}
+	forwards := []qemu.Forward{{Guest: mesh.PortAPI}}
+	for _, s := range f.forward {
+		w, err := qemu.ParseForward(s)
+		if err != nil {
+			return usageError("--forward: %v", err)
+		}
+		forwards = append(forwards, w)
+	}
+	config, err := f.nodeConfig()
+	if err != nil {
+		return err
+	}
+	if st, err := os.Stat(image); err == nil && st.IsDir() {
+		image = filepath.Join(image, "disk.img")
+	}
+	if _, err := os.Stat(image); err != nil {
+		return fmt.Errorf("image: %w; `kingpost build` makes one", err)
+	}
+
+	dir, err := os.MkdirTemp("", "kingpost-vm-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	disk := f.disk
+	if disk == "" {
+		disk = filepath.Join(dir, "disk.img")
+	}
+	if _, err := os.Stat(disk); errors.Is(err, os.ErrNotExist) {
+		if err := nodevm.Disk(ctx, disk, image, size, config, time.Now()); err != nil {
+			return err
+		}
+	} else if config != nil {
+		return refusedError("%s exists already and keeps its node.yaml; leave --config, --claim and --raise away, or remove the file", disk)
+	}
+	c := qemu.Config{
+		Name: "kingpost", Dir: dir, Arch: f.arch, Accel: f.accel, Memory: f.memory, CPUs: f.cpus,
+		Disks: []qemu.Disk{{Path: disk}},
+		NICs:  []qemu.NIC{{User: &qemu.User{Restrict: f.offline, Forwards: forwards}}},
+	}
+	if f.direct {
+		b, err := nodevm.Direct(dir, disk)
+		if err != nil {
+			return err
+		}
+		c.Kernel, c.Initrd, c.Append = b.Kernel, b.Initrd, b.Cmdline
+	} else if c.Firmware, err = qemu.FindFirmware(f.arch); err != nil {
+		return err
+	}
+	console := stdout
+	if f.serial != "-" {
+		file, err := os.Create(f.serial)
+		if err != nil {
+			return fmt.Errorf("console: %w", err)
+		}
+		defer file.Close()
+		console = file
+	}
+	vm, err := qemu.Start(ctx, c, console)
+	if err != nil {
+		return err
+	}
+	defer vm.Kill()
+	return followVM(ctx, vm, forwards, stderr)
+}
+
+// followVM says how to reach the node and stays until it has ended, or until ctx ends and it was powered off.
+func followVM(ctx context.Context, vm *qemu.VM, forwards []qemu.Forward, stderr io.Writer) error {
+	for _, w := range forwards {
+		port, err := vm.Port(ctx, w.Guest)
+		if err != nil {
+			return err
+		}
+		what := "port " + strconv.Itoa(w.Guest)
+		if w.Guest == mesh.PortAPI {
+			what = "API"
+		}
+		fmt.Fprintf(stderr, "kingpost vm: %s at 127.0.0.1:%d\n", what, port)
+	}
+	said := make(chan struct{})
+	follow, cancel := context.WithCancel(ctx)
+	go func() {
+		defer close(said)
+		if name, key, err := nodevm.WaitIdentity(follow, vm.Serial, 0); err == nil {
+			fmt.Fprintf(stderr, "kingpost vm: node %s key %s\n", name, key)
+		}
+	}()
+	defer func() { cancel(); <-said }()
+
+	select {
+	case <-vm.Done():
+		return vm.Wait(context.WithoutCancel(ctx))
+	case <-ctx.Done():
+	}
+	fmt.Fprintln(stderr, "kingpost vm: powering the node off; Ctrl-C again cuts its power")
+	// The second Ctrl-C is caught as well: it must not leave the machine's files behind.
+	again, stop := signal.NotifyContext(context.WithoutCancel(ctx), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	off, cancelOff := context.WithTimeout(again, powerOffTime)
+	defer cancelOff()
+	if err := vm.PowerButton(off); err == nil && vm.Wait(off) == nil {
+		return nil
+	}
+	if again.Err() == nil {
+		fmt.Fprintf(stderr, "kingpost vm: the node did not power off within %v; cutting its power\n", powerOffTime)
+	}
+	return vm.Quit(context.WithoutCancel(ctx))
+}
+
+// nodeConfig is node.yaml as the flags say, nil where they say nothing.
+func (f *vmFlags) nodeConfig() ([]byte, error) {
+	if f.config != "" {
+		if f.claim != "" || f.raise != "" {
+			return nil, usageError("--config is a whole node.yaml; --claim and --raise cannot be added to it")
+		}
+		b, err := os.ReadFile(f.config)
+		if err != nil {
+			return nil, fmt.Errorf("--config: %w", err)
+		}
+		return b, nil
+	}
+	if f.claim == "" {
+		if f.raise != "" {
+			return nil, usageError("--raise needs --claim: a node raises only for the holder of a key")
+		}
+		return nil, nil
+	}
+	b, err := os.ReadFile(f.claim)
+	if err != nil {
+		return nil, fmt.Errorf("--claim: %w", err)
+	}
+	claim, err := claimKey(b)
+	if err != nil {
+		return nil, fmt.Errorf("--claim %s: %w", f.claim, err)
+	}
+	return yaml.Marshal(mesh.NodeConfig{Claim: claim, Mesh: mesh.MeshConfig{Raise: f.raise}})
+}
+
+// claimKey is the claim for node.yaml of a file that holds a public key, or a private one.
+func claimKey(b []byte) (string, error) {
+	if strings.Contains(string(b), "PRIVATE KEY") {
+		key, err := tlsid.ParsePrivateKey(b)
+		if err != nil {
+			return "", err
+		}
+		return tlsid.FormatPublicKey(key.Public().(ed25519.PublicKey)), nil
+	}
+	key, err := tlsid.ParsePublicKey(string(b))
+	if err != nil {
+		return "", err
+	}
+	return tlsid.FormatPublicKey(key), nil
+}
+
+// parseSize reads a size in bytes, "8GiB", "512MiB" or a plain number.
+func parseSize(s string) (int64, error) {
+	number, shift := s, 0
+	for unit, n := range map[string]int{"KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40} {
+		if rest, ok := strings.CutSuffix(s, unit); ok {
+			number, shift = rest, n
+		}
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+	if err != nil || n <= 0 || n > (1<<62)>>shift {
+		return 0, fmt.Errorf("the size %q is not a number of KiB, MiB, GiB or TiB, such as 8GiB", s)
+	}
+	return n << shift, nil
+}

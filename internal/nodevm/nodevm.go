@@ -1,0 +1,161 @@
+// Package nodevm makes a virtual machine of a Kingpost disk image: it copies the image, gives it a node.yaml and a size,
+// finds kernel and initrd in it for a direct start, and reads from the console who the node is.
+//
+// It never writes to the image itself. `kingpost vm`, the end-to-end tests and the benchmarks share it; what is QEMU's
+// own lives in package qemu. Start with Disk, then Direct and WaitIdentity.
+package nodevm
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"kingpost/internal/gpt"
+	"kingpost/internal/qemu"
+	"kingpost/internal/release"
+	"kingpost/internal/uki"
+)
+
+// Disk makes a node's disk at path from an image: a sparse copy of at least size bytes (the node grows its data partition
+// into the space at its first boot), with config as node.yaml on its ESP, where config is not nil. now is the time of
+// that file.
+func Disk(ctx context.Context, path, image string, size int64, config []byte, now time.Time) error {
+	if err := qemu.Copy(ctx, path, image, size); err != nil {
+		return err
+	}
+	if config == nil {
+		return nil
+	}
+	if err := configure(path, config, now); err != nil {
+		os.Remove(path)
+		return fmt.Errorf("write node.yaml to %s: %w", path, err)
+	}
+	return nil
+}
+
+// configure opens the table by the size of the image, which is where its backup is, not by that of the grown file.
+func configure(path string, config []byte, now time.Time) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	st, err := f.Stat()
+	if err == nil {
+		err = release.WriteNodeConfig(f, st.Size(), config, now)
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// Boot is what a direct start needs: two files and the command line that its UKI carries.
+type Boot struct {
+	Kernel, Initrd, Cmdline string
+	// UKISize is the size in bytes of the UKI that they came from.
+	UKISize int64
+}
+
+// Direct takes kernel, initrd and command line out of the UKI of an image's release and puts the two files into dir. A
+// machine started from them boots as under UEFI, without firmware, boot loader and stub.
+func Direct(dir, image string) (Boot, error) {
+	b, err := direct(dir, image)
+	if err != nil {
+		return b, fmt.Errorf("take kernel and initrd out of %s: %w", image, err)
+	}
+	return b, nil
+}
+
+func direct(dir, image string) (Boot, error) {
+	f, err := os.Open(image)
+	if err != nil {
+		return Boot{}, err
+	}
+	defer f.Close()
+	file, size, err := openUKI(f)
+	if err != nil {
+		return Boot{}, err
+	}
+	img, err := uki.Read(file, size)
+	if err != nil {
+		return Boot{}, err
+	}
+	b := Boot{Kernel: filepath.Join(dir, "kernel"), Initrd: filepath.Join(dir, "initrd"), UKISize: size}
+	if b.Cmdline, err = img.Text(uki.Cmdline); err != nil {
+		return Boot{}, err
+	}
+	b.Cmdline = strings.TrimSpace(b.Cmdline)
+	for name, path := range map[string]string{uki.Linux: b.Kernel, uki.Initrd: b.Initrd} {
+		section := img.Section(name)
+		if section == nil {
+			return Boot{}, fmt.Errorf("the UKI has no section %s", name)
+		}
+		if err := save(path, section); err != nil {
+			return Boot{}, err
+		}
+	}
+	return b, nil
+}
+
+// openUKI finds the UKI that a fresh image boots: the one that its entry other than rescue names.
+func openUKI(f *os.File) (io.ReaderAt, int64, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return nil, 0, err
+	}
+	table, err := gpt.Read(f, st.Size(), 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	esp, err := release.OpenESP(f, table)
+	if err != nil {
+		return nil, 0, err
+	}
+	entries, err := esp.List(release.ESPEntries)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, e := range entries {
+		data, err := esp.ReadFile(release.ESPEntries+"/"+e.Name, 64<<10)
+		if err != nil {
+			return nil, 0, err
+		}
+		entry, err := release.ParseBootEntry(e.Name, data)
+		if err != nil {
+			return nil, 0, err
+		}
+		if entry.ID != "rescue" {
+			return esp.OpenFile(strings.TrimPrefix(entry.EFI, "/"))
+		}
+	}
+	return nil, 0, fmt.Errorf("the ESP has no boot entry but rescue's")
+}
+
+func save(path string, r io.Reader) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(f, r); err != nil {
+		f.Close()
+		return err
+	}
+	return f.Close()
+}
+
+// identity is the line by which a node says on its console who it is.
+var identity = regexp.MustCompile(`kingpost: node (\S+) key (SHA256:[A-Za-z0-9+/]{43})`)
+
+// WaitIdentity waits until the node has said on its console who it is, since m.
+func WaitIdentity(ctx context.Context, s *qemu.Serial, m qemu.Mark) (name, key string, err error) {
+	match, err := s.Wait(ctx, m, identity)
+	if err != nil {
+		return "", "", err
+	}
+	return match[1], match[2], nil
+}
