@@ -112,15 +112,15 @@ func (r *Raiser) Start(ctx context.Context, req hostapi.RaiseRequest) (hostapi.R
 	if r.status.State == StateDone {
 		return r.copy(), nil
 	}
-	if r.request != nil && member.Mesh != "" {
-		// The identity is made: whoever is the operator stays it. Manifests may still be corrected, until
-		// the controller has them and takes corrections itself.
+	if r.request != nil && r.request.Mesh == req.Mesh {
+		// Who asks again without saying more asks for the same.
 		if req.Operator == "" {
 			req.Operator = r.request.Operator
 		}
 		if len(req.Manifests) == 0 {
 			req.Manifests = r.request.Manifests
 		}
+		// Manifests may be corrected until the controller has them; then it takes corrections itself.
 		if declared != nil && declared.Epoch > 0 && !reflect.DeepEqual(req.Manifests, r.request.Manifests) {
 			return r.copy(), apiError(http.StatusConflict, mesh.CodeConflict,
 				"raise %s: the modules are with the controller already; correct one by `kingpost module push`", req.Mesh)
