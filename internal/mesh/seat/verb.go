@@ -41,6 +41,8 @@ type Verb[P any] struct {
 	Changes bool // whether it changes state
 	// Timeout bounds Check and Run together; 0 is DefaultTimeout.
 	Timeout time.Duration
+	// Allow decides on authority beyond the role; nil: the role is enough. An error counts as mesh.CodeDenied.
+	Allow func(r Request) error
 	// Check validates p beyond its types and decides on authority that depends on it. It changes nothing.
 	// An error that is no *mesh.CallError counts as mesh.CodeBadParams. It runs before Run, and for a probe
 	// that carries parameters.
@@ -80,6 +82,11 @@ func Register[P any](s *Server, v Verb[P]) {
 		},
 		timeout: timeout,
 		prepare: func(ctx context.Context, r Request, params json.RawMessage) (func(context.Context) (any, error), error) {
+			if v.Allow != nil {
+				if err := v.Allow(r); err != nil {
+					return nil, Errorf(mesh.CodeDenied, "%v", err)
+				}
+			}
 			p := new(P)
 			given, err := decode(params, p)
 			if err != nil {

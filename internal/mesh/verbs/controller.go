@@ -45,6 +45,8 @@ type PlanResult struct {
 	// Revision is the state that the plan was made for; give it to declare or push as `plan`.
 	Revision uint64   `json:"revision"`
 	Changes  []Change `json:"changes"`
+	// Refused says why declaring it would be refused; empty when it would not.
+	Refused string `json:"refused,omitempty"`
 }
 
 // Change is one resource that would be, or was, declared differently.
