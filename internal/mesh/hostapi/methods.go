@@ -15,7 +15,9 @@ import (
 )
 
 // Ping returns nil once the host answers.
-func (c *Client) Ping(ctx context.Context) error { return c.get(ctx, http.MethodGet, "/v1/ping", nil, nil) }
+func (c *Client) Ping(ctx context.Context) error {
+	return c.get(ctx, http.MethodGet, "/v1/ping", nil, nil)
+}
 
 // Node is who the node is and how it stands.
 func (c *Client) Node(ctx context.Context) (*Node, error) {
