@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/sirupsen/logrus"
 
@@ -19,8 +18,6 @@ func (c *Controller) Server(log logrus.FieldLogger) *seat.Server {
 			return map[string]any{"mesh": c.opt.Mesh, "node": c.opt.Node, "epoch": c.opt.Epoch}
 		},
 	})
-	// The control-node's own host raises the mesh and is root above this process anyway. No other node may change it.
-	changers := []mesh.Role{mesh.RoleOperator, mesh.RoleNode}
 	seat.Register(s, seat.Verb[seat.None]{
 		Name: verbs.Status, Summary: "the mesh at a glance: nodes, modules, seats, and what is held and why", Roles: seat.Everybody(),
 		Run: func(ctx context.Context, _ seat.Request, _ *seat.None) (any, error) { return c.Status(ctx) },
@@ -50,7 +47,7 @@ func (c *Controller) Server(log logrus.FieldLogger) *seat.Server {
 		Run: func(ctx context.Context, _ seat.Request, p *verbs.PlanParams) (any, error) { return c.Plan(ctx, p) },
 	})
 	seat.Register(s, seat.Verb[verbs.PushParams]{
-		Name: verbs.Push, Summary: "brings a module, or a new version or form of it, into the mesh", Roles: changers, Changes: true, Allow: c.mayChange,
+		Name: verbs.Push, Summary: "brings a module, or a new version or form of it, into the mesh", Roles: seat.Operators(), Changes: true,
 		Check: func(_ context.Context, _ seat.Request, p *verbs.PushParams) error {
 			return (&proposal{manifest: p.Manifest, digests: p.Digests, placement: p.Placement}).check()
 		},
@@ -59,14 +56,14 @@ func (c *Controller) Server(log logrus.FieldLogger) *seat.Server {
 		},
 	})
 	seat.Register(s, seat.Verb[verbs.DeclareParams]{
-		Name: verbs.Declare, Summary: "lets go what is held, writes the declarations and delivers them", Roles: changers, Changes: true, Allow: c.mayChange,
+		Name: verbs.Declare, Summary: "lets go what is held, writes the declarations and delivers them", Roles: seat.Operators(), Changes: true,
 		Check: func(_ context.Context, _ seat.Request, p *verbs.DeclareParams) error { return optional(p.Node) },
 		Run: func(ctx context.Context, _ seat.Request, p *verbs.DeclareParams) (any, error) {
 			return c.Declare(ctx, p)
 		},
 	})
 	seat.Register(s, seat.Verb[verbs.ModuleMovedParams]{
-		Name: verbs.ModuleMoved, Summary: "records that a module runs on another node now", Roles: changers, Changes: true, Allow: c.mayChange,
+		Name: verbs.ModuleMoved, Summary: "records that a module runs on another node now", Roles: seat.Operators(), Changes: true,
 		Check: func(_ context.Context, _ seat.Request, p *verbs.ModuleMovedParams) error { return checkMoved(p) },
 		Run: func(ctx context.Context, _ seat.Request, p *verbs.ModuleMovedParams) (any, error) {
 			return c.ModuleMoved(ctx, p)
@@ -80,13 +77,6 @@ func (c *Controller) Server(log logrus.FieldLogger) *seat.Server {
 		},
 	})
 	return s
-}
-
-func (c *Controller) mayChange(r seat.Request) error {
-	if r.Caller.Role == mesh.RoleNode && r.Caller.Name != c.opt.Node {
-		return fmt.Errorf("%s may not call %s: of the nodes only the control-node %s may", r.Caller, r.Verb, c.opt.Node)
-	}
-	return nil
 }
 
 func optional(name string) error {

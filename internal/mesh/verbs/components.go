@@ -15,6 +15,8 @@ type ListParams struct {
 // ListResult lists artifacts, sorted by kind, name and tag.
 type ListResult struct {
 	Artifacts []CatalogueEntry `json:"artifacts"`
+	At        time.Time        `json:"at"`              // when the store was read
+	Stale     string           `json:"stale,omitempty"` // why it was not read just now
 }
 
 // CatalogueEntry is one artifact that stands in the store.
@@ -28,7 +30,7 @@ type CatalogueEntry struct {
 	Created string `json:"created,omitempty"`
 }
 
-// ShowParams names one artifact, by tag or digest; neither: every tag of it.
+// ShowParams names one artifact, by either tag or digest.
 type ShowParams struct {
 	Kind   mesh.ArtifactKind `json:"kind"`
 	Name   string            `json:"name"`
@@ -74,8 +76,10 @@ type BuildParams struct {
 	Arch    string `json:"arch"` // Go's name: "amd64"
 	// Files are the bundle's files, at most MaxBuildInline bytes together.
 	Files []BuildFile `json:"files,omitempty"`
-	// Blob is the digest of a tar (plain, gzip or zstd) that was pushed to the store's repository builder/input.
-	Blob string `json:"blob,omitempty"`
+	// Blob is the digest of a tar (plain, gzip or zstd) of BlobSize bytes that was pushed to the store's
+	// repository BuildInputRepository.
+	Blob     string `json:"blob,omitempty"`
+	BlobSize int64  `json:"blobSize,omitempty"`
 	// Command is the program that must be in it; absent: bin/NAME.
 	Command string `json:"command,omitempty"`
 }
