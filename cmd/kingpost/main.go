@@ -14,6 +14,16 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 // commands are the subcommands, each made by a function in the file named after it.
 func commands() []*cobra.Command {
 	return []*cobra.Command{
+		newVMCommand(),
+		newRaiseCommand(),
+		newStatusCommand(),
+		newCallCommand(),
+		newLogsCommand(),
+		newNodeCommand(),
+		newModuleCommand(),
+		newPlanCommand(),
+		newContextCommand(),
+		newClaimCommand(),
 		newVersionCommand(),
 	}
 }

@@ -84,6 +84,8 @@ machines, and raises a mesh from it.`,
 		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitUsage, err} })
+	root.PersistentFlags().String(contextFlag, "", "the context to use instead of the current one")
+	_ = root.RegisterFlagCompletionFunc(contextFlag, completeContexts)
 	root.AddCommand(commands()...)
 	usageErrors(root)
 	return root

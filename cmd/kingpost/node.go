@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kingpost/internal/mesh/hostapi"
+)
+
+func newNodeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "node",
+		Short:   "Look at a node, restart it or switch it off",
+		Example: "  kingpost node status\n  kingpost node reboot",
+	}
+	cmd.AddCommand(newNodeStatusCommand(),
+		newPowerCommand("reboot", "Stop everything in order and start the node again", "reboots"),
+		newPowerCommand("poweroff", "Stop everything in order and switch the node off", "switches itself off"))
+	return cmd
+}
+
+// nodeStatus is what `kingpost node status` prints.
+type nodeStatus struct {
+	Node   hostapi.Node   `json:"node"`
+	Status hostapi.Status `json:"status"`
+}
+
+func newNodeStatusCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "status", Short: "Show who a node is, how it booted and what it runs",
+		Example: "  kingpost node status", Args: cobra.NoArgs,
+	}
+	out := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := openConfig()
+		if err != nil {
+			return err
+		}
+		x, client, err := c.dial(contextName(cmd))
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		n, err := client.Node(cmd.Context())
+		if err != nil {
+			return explain(x, err)
+		}
+		s, err := client.Status(cmd.Context())
+		if err != nil {
+			return explain(x, err)
+		}
+		both := nodeStatus{*n, *s}
+		return out.print(cmd.OutOrStdout(), both, both.table)
+	}
+	return cmd
+}
+
+func (s *nodeStatus) table(w io.Writer) error {
+	n := &s.Node
+	err := lines(w,
+		"node", n.Name,
+		"id", n.ID,
+		"key", n.Key,
+		"mesh", n.Mesh,
+		"state", n.State,
+		"addresses", strings.Join(n.Addresses, " "),
+		"release", fmt.Sprintf("%s %s (%s), %s", n.Release.Name, n.Release.Version, n.Release.Date, n.Release.Architecture),
+		"root", strings.TrimSpace(n.Boot.RootHash+" "+slot(n.Boot.Slot)),
+		"disk", n.Boot.Disk,
+		"data", fmt.Sprintf("%s free of %s", size(n.DataFree), size(n.DataSize)),
+		"host", fmt.Sprintf("%s, pid %d", n.Host.Digest, n.Host.PID),
+		"up", age(time.Duration(n.Uptime*float64(time.Second))),
+		"clock", strings.TrimSpace(n.Time.UTC().Format(time.RFC3339)+" "+n.Boot.Clock),
+		"warnings", strings.Join(append(append([]string{}, n.Boot.Warnings...), n.Warnings...), "; "))
+	if err != nil {
+		return err
+	}
+	if len(s.Status.Resources) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	return resourcesTable(w, s.Status.Resources, n.Time)
+}
+
+func slot(s string) string {
+	if s == "" {
+		return ""
+	}
+	return "in slot " + s
+}
+
+func newPowerCommand(action, short, does string) *cobra.Command {
+	return &cobra.Command{
+		Use: action, Short: short, Example: "  kingpost node " + action, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := openConfig()
+			if err != nil {
+				return err
+			}
+			x, client, err := c.dial(contextName(cmd))
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			if err := client.Power(cmd.Context(), action); err != nil {
+				return explain(x, fmt.Errorf("%s %s: %w", action, x.Node, err))
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the node %s %s\n", x.Node, does)
+			return err
+		},
+	}
+}
