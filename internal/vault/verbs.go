@@ -86,7 +86,9 @@ func (v *Vault) Server(meshName string, log logrus.FieldLogger) *seat.Server {
 			}
 			return nil
 		},
-		Run: func(_ context.Context, _ seat.Request, p *verbs.SignParams) (any, error) { return v.Sign(p.Name, p.Message) },
+		Run: func(_ context.Context, _ seat.Request, p *verbs.SignParams) (any, error) {
+			return v.Sign(p.Name, p.Message)
+		},
 	})
 	return s
 }
