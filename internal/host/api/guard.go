@@ -13,8 +13,8 @@ const (
 	stallCheck = 5 * time.Second // a deadline is moved at most this often
 )
 
-// guard moves the connection's deadlines along with its progress.
-func guard(next http.Handler) http.Handler {
+// Guard moves the connection's deadlines along with its progress.
+func Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
 		if r.Body != nil && r.Body != http.NoBody {

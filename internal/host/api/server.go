@@ -101,7 +101,7 @@ func (s *Server) report(r *http.Request, c door.Caller, err error) {
 }
 
 // Handler is the API with its guard against those who stall.
-func (s *Server) Handler() http.Handler { return guard(s.mux) }
+func (s *Server) Handler() http.Handler { return Guard(s.mux) }
 
 type callerKey struct{}
 

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+
+	"kingpost/installer/raise"
+	"kingpost/internal/host"
+	"kingpost/internal/host/sdnotify"
+	"kingpost/internal/host/supervise"
+	"kingpost/internal/mesh"
+	"kingpost/internal/release"
+)
+
+var errHelp = errors.New("help was asked for")
+
+// options are the command line.
+type options struct {
+	root        string
+	listenAPI   string
+	listenStore string
+	broker      string
+	cgroups     string
+	runc        string
+	seed        string
+	nodeConfig  string
+	verbose     bool
+}
+
+const usage = `mesh-host runs a node: it applies declarations and serves the node's API.
+
+  mesh-host                          on a node, started by its launcher
+  mesh-host --root-dir /tmp/node \
+    --listen-api 127.0.0.1:7443      to try one out: state, sockets and node.yaml below the folder
+
+Flags:
+`
+
+func parse(args []string, out io.Writer) (options, error) {
+	o := options{}
+	fs := flag.NewFlagSet("mesh-host", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.StringVar(&o.root, "root-dir", "/", "folder that stands for the node's root; other than / the machine's network, name and power are left alone")
+	fs.StringVar(&o.listenAPI, "listen-api", fmt.Sprintf(":%d", mesh.PortAPI), "address of the API over TLS")
+	fs.StringVar(&o.listenStore, "listen-store", fmt.Sprintf(":%d", mesh.PortStore), "address of the artifact store's front")
+	fs.StringVar(&o.broker, "broker", fmt.Sprintf("127.0.0.1:%d", mesh.PortNATS), "address of the broker that runs here")
+	fs.StringVar(&o.cgroups, "cgroups", mesh.PathCgroups, "cgroup v2 folder for what the host runs")
+	fs.StringVar(&o.runc, "runc", mesh.PathRunc, "container runtime")
+	fs.StringVar(&o.seed, "seed", "", "OCI layout of the seed (default: in the root image)")
+	fs.StringVar(&o.nodeConfig, "node-config", "", "node.yaml (default: on the ESP)")
+	fs.BoolVar(&o.verbose, "verbose", false, "log everything to stderr too, not warnings alone")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprint(out, usage)
+			fs.SetOutput(out)
+			fs.PrintDefaults()
+			return o, errHelp
+		}
+		return o, fmt.Errorf("%w; `mesh-host --help` lists what there is", err)
+	}
+	if fs.NArg() > 0 {
+		return o, fmt.Errorf("unknown argument %q; `mesh-host --help` lists what there is", fs.Arg(0))
+	}
+	abs, err := filepath.Abs(o.root)
+	if err != nil {
+		return o, fmt.Errorf("--root-dir %s: %w", o.root, err)
+	}
+	o.root = abs
+	return o, nil
+}
+
+// onNode says whether this is a node and not somebody trying a host out.
+func (o options) onNode() bool { return o.root == "/" }
+
+func (o options) paths() host.Paths {
+	p := host.PathsBelow(o.root)
+	if o.seed != "" {
+		p.Seed = o.seed
+	}
+	if o.nodeConfig != "" {
+		p.NodeConfig = o.nodeConfig
+	}
+	return p
+}
+
+func (o options) config(log *logrus.Logger) host.Config {
+	return host.Config{
+		Paths: o.paths(),
+		Supervisor: func(c supervise.Config) (supervise.API, error) {
+			return supervise.New(c)
+		},
+		Supervise: supervise.Config{Cgroups: o.cgroups, CgroupsOptional: !o.onNode(), Runc: o.runc},
+		Raiser: func(n *host.RaiseNode, dir, meshName string) (host.Raiser, error) {
+			return raise.New(raise.Config{Node: n, Dir: dir, Mesh: meshName, Log: log, Now: time.Now})
+		},
+		ParseNodeConfig: release.ParseNodeConfig,
+		ListenAPI:       o.listenAPI, ListenStore: o.listenStore, BrokerAddress: o.broker,
+		Network: o.onNode(),
+		Signal:  o.signal,
+		Notify:  sdnotify.Notifier{Socket: os.Getenv("NOTIFY_SOCKET")}.Send,
+		Digest:  digest(),
+		Log:     log,
+		Now:     time.Now,
+	}
+}
+
+// signal asks PID 1, by the launcher's protocol. A host that is only tried out just ends.
+func (o options) signal(action string) error {
+	if !o.onNode() {
+		return nil
+	}
+	sig := unix.SIGTERM // reboot
+	if action == "poweroff" {
+		sig = unix.SIGUSR2
+	}
+	return unix.Kill(1, sig)
+}
+
+// digest tells which host this is: a host that was delivered runs from its bundle, whose folder is named
+// by its digest.
+func digest() string {
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return "baked-in"
+	}
+	for _, part := range strings.Split(exe, "/") {
+		if hex, ok := strings.CutPrefix(part, "sha256-"); ok {
+			return "sha256:" + hex
+		}
+	}
+	return "baked-in"
+}

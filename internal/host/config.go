@@ -1,0 +1,77 @@
+package host
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"kingpost/internal/host/api"
+	"kingpost/internal/host/supervise"
+	"kingpost/internal/mesh"
+)
+
+// Paths is where a host finds and keeps things.
+type Paths struct {
+	Release    string // mesh.PathRelease
+	Seed       string // mesh.PathSeed
+	NodeConfig string // mesh.PathConfig
+	Data       string // mesh.PathData, whose size and free space count
+	State      string // mesh.PathState
+	Run        string // mesh.PathRun
+	Socket     string // mesh.PathHostSocket
+	Boot       string // mesh.PathBoot
+	ResolvConf string
+	Sys, Proc  string
+}
+
+// PathsBelow are the paths of a node whose root is root: "/" on a node, a folder where somebody tries a
+// host out. /sys and /proc are always the machine's.
+func PathsBelow(root string) Paths {
+	at := func(p string) string { return filepath.Join(root, p) }
+	return Paths{
+		Release: at(mesh.PathRelease), Seed: at(mesh.PathSeed), NodeConfig: at(mesh.PathConfig),
+		Data: at(mesh.PathData), State: at(mesh.PathState), Run: at(mesh.PathRun),
+		Socket: at(mesh.PathHostSocket), Boot: at(mesh.PathBoot), ResolvConf: at("/run/resolv.conf"),
+		Sys: "/sys", Proc: "/proc",
+	}
+}
+
+// Folders below Paths.State that are this package's and the raise's.
+func (p Paths) node() string     { return filepath.Join(p.State, "node") }
+func (p Paths) identity() string { return filepath.Join(p.State, "identity") }
+func (p Paths) raise() string    { return filepath.Join(p.State, "raise") }
+
+// Raiser raises this node; installer/raise has it.
+type Raiser interface {
+	api.Raises
+	Run(ctx context.Context) error
+}
+
+// Config is what a Host is made of.
+type Config struct {
+	Paths Paths
+	// Supervisor makes the supervisor from what the host adds to its configuration.
+	Supervisor func(supervise.Config) (supervise.API, error)
+	Supervise  supervise.Config
+	// Raiser makes the raise: node is what it may ask for, dir its folder, meshName what node.yaml asks for.
+	Raiser func(node *RaiseNode, dir, meshName string) (Raiser, error)
+	// ParseNodeConfig reads node.yaml.
+	ParseNodeConfig func([]byte) (mesh.NodeConfig, error)
+
+	ListenAPI     string // ":7443"
+	ListenStore   string // ":5000"
+	BrokerAddress string // "127.0.0.1:4222"
+	// Network says whether the host looks after the machine's links, name and power. A host that is only
+	// tried out on somebody's machine does not.
+	Network bool
+	// Signal asks PID 1 for "reboot" or "poweroff", after everything was stopped.
+	Signal func(action string) error
+	// Notify tells the launcher.
+	Notify func(lines ...string) error
+	Digest string // of the host that runs: "baked-in" or "sha256:..."
+
+	Log *logrus.Logger
+	Now func() time.Time
+}

@@ -1,0 +1,111 @@
+package host
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"kingpost/internal/host/node"
+	"kingpost/internal/mesh"
+	"kingpost/internal/mesh/hostapi"
+	"kingpost/internal/mesh/tlsid"
+)
+
+type httpHandler = http.Handler
+
+// Name is the node's name: the one it has in its mesh, else what node.yaml says, else one made of its id.
+func (h *Host) Name() string {
+	if _, name := h.id.Mesh(); name != "" {
+		return name
+	}
+	if h.settings.Hostname != "" {
+		return h.settings.Hostname
+	}
+	return node.DefaultName(h.self.ID)
+}
+
+// Node is who the node is and how it stands.
+func (h *Host) Node() hostapi.Node {
+	m, _ := h.id.Mesh()
+	now := h.cfg.Now()
+	n := hostapi.Node{
+		Name: h.Name(), ID: h.self.ID, Key: h.self.Fingerprint, Release: h.boot.Release, Boot: h.boot,
+		Claimed: h.settings.Key != nil, Mesh: m, State: h.state(), Addresses: h.net.Addresses(),
+		Time: now, Uptime: uptime(),
+		Host:     hostapi.HostInfo{Digest: h.cfg.Digest, PID: os.Getpid(), Since: h.started},
+		Warnings: slices.Clone(h.settings.Warnings),
+	}
+	if h.settings.Key != nil {
+		n.Claim = tlsid.Fingerprint(h.settings.Key)
+	}
+	if m != "" && h.settings.Hostname != "" && h.settings.Hostname != n.Name {
+		n.Warnings = append(n.Warnings, "node.yaml: hostname was edited after this node came into its mesh, where it stays "+n.Name)
+	}
+	if n.Boot.Clock != "" {
+		n.Warnings = append(n.Warnings, "clock: "+n.Boot.Clock)
+	}
+	n.Warnings = append(n.Warnings, n.Boot.Warnings...)
+	if n.Addresses == nil {
+		n.Addresses = []string{}
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(h.cfg.Paths.Data, &st); err == nil {
+		n.DataSize, n.DataFree = int64(st.Blocks)*st.Bsize, int64(st.Bavail)*st.Bsize
+	}
+	return n
+}
+
+func (h *Host) state() string {
+	member, err := h.id.Membership()
+	if err == nil && member.Joined {
+		return "joined"
+	}
+	state := "none"
+	if r := h.raises(); r != nil {
+		state = r.Status().State
+	}
+	switch {
+	case state == "done":
+		return "raised"
+	case state == "running", state == "failed", member.Mesh != "":
+		return "raising"
+	case h.settings.Key != nil:
+		return "claimed"
+	}
+	return "unclaimed"
+}
+
+// summary is the launcher's line about this node.
+func (h *Host) summary() string { return h.Name() + " " + h.state() + " key " + h.self.Fingerprint }
+
+// readBoot reads what PID 1 found out; without it (a host that is tried out) the release alone, if any.
+func readBoot(p Paths) mesh.BootInfo {
+	var b mesh.BootInfo
+	if raw, err := os.ReadFile(p.Boot); err == nil {
+		if err := json.Unmarshal(raw, &b); err != nil {
+			b = mesh.BootInfo{Warnings: []string{"what was found at boot cannot be read: " + err.Error()}}
+		}
+	}
+	if b.Release == (mesh.ReleaseInfo{}) {
+		if raw, err := os.ReadFile(p.Release); err == nil && json.Unmarshal(raw, &b.Release) != nil {
+			b.Warnings = append(b.Warnings, "the release cannot be read from "+p.Release)
+		}
+	}
+	if b.Release.Architecture == "" {
+		b.Release.Architecture = runtime.GOARCH
+	}
+	return b
+}
+
+// uptime of the machine, in seconds.
+func uptime() float64 {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
+		return 0
+	}
+	return float64(ts.Nano()) / 1e9
+}

@@ -1,0 +1,32 @@
+package host
+
+import (
+	"context"
+	"errors"
+
+	"kingpost/internal/mesh"
+	"kingpost/internal/mesh/verbs"
+)
+
+// secretCA is the name under which the vault keeps the mesh CA's key.
+const secretCA = "host/mesh-ca"
+
+// vaultKeeper keeps the mesh CA's key in the vault's seat.
+type vaultKeeper struct{ caller mesh.Caller }
+
+// PutKey implements identity.Vault.
+func (v vaultKeeper) PutKey(ctx context.Context, pem []byte) error {
+	return v.caller.Call(ctx, mesh.SeatVault, "put", verbs.PutParams{Name: secretCA, Value: string(pem)}, nil)
+}
+
+// GetKey implements identity.Vault.
+func (v vaultKeeper) GetKey(ctx context.Context) ([]byte, error) {
+	var r verbs.GetResult
+	if err := v.caller.Call(ctx, mesh.SeatVault, "get", verbs.GetParams{Name: secretCA}, &r); err != nil {
+		return nil, err
+	}
+	if r.Value == "" {
+		return nil, errors.New("the vault has no text under " + secretCA)
+	}
+	return []byte(r.Value), nil
+}
