@@ -169,3 +169,14 @@ func (f *Finder) number(name string) int64 {
 	}
 	return n
 }
+
+// Read returns one disk by its kernel name.
+func (f *Finder) Read(name string) (*Disk, error) {
+	disks, seen := f.List()
+	for _, d := range disks {
+		if d.Name == name || d.Path == f.Dev+"/"+name {
+			return d, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %s is not among %s, or has no partition table that can be read", ErrNone, name, strings.Join(seen, ", "))
+}

@@ -1,0 +1,164 @@
+// Package initrd is the first stage of a boot: it finds the release's root on the booted disk by its hash, verifies all of
+// it, mounts it and hands over to PID 1 in it.
+//
+// A root that does not verify, to the last block, is never mounted; then, and for everything else that fails, the stage
+// ends in the rescue mode, which says what failed and keeps the console. It writes to no disk.
+// Start with Main; the phases are in the order of the files: mounts, root, switch, rescue.
+package initrd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kingpost/boot/bootdisk"
+	"kingpost/boot/console"
+	"kingpost/boot/timeline"
+	"kingpost/internal/kmod"
+	"kingpost/internal/mesh"
+	"kingpost/internal/release"
+)
+
+// PathTimeline carries the phases of the boot to PID 1.
+const PathTimeline = mesh.PathRun + "/boot-times.json"
+
+// diskWait is how long disks may take to appear after their drivers were loaded; USB sticks take several seconds.
+const diskWait = 30 * time.Second
+
+// Main runs the stage. It does not return: it ends in the next stage's program, or in rescue mode.
+func Main() {
+	s := &stage{times: timeline.New(Uptime)}
+	s.times.Mark("kernel")
+	err := s.run(context.Background())
+	s.rescue(err)
+}
+
+// Uptime is the time since the kernel started, sleep included (CLOCK_BOOTTIME).
+func Uptime() time.Duration {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
+
+type stage struct {
+	times   *timeline.Timeline
+	console *console.Console
+	info    mesh.BootInfo
+	finder  *bootdisk.Finder
+	// trial is set when the boot loader counts tries of this release: then a failure reboots, so that it falls back.
+	trial bool
+	// asked is set when this is the rescue entry: nothing has failed here.
+	asked bool
+}
+
+func (s *stage) run(ctx context.Context) error {
+	if err := mounts(); err != nil {
+		return err
+	}
+	active, err := os.ReadFile("/sys/class/tty/console/active")
+	if err != nil {
+		active = nil // Open then takes /dev/console
+	}
+	s.console = console.Open(string(active), "/dev")
+	if b, err := os.ReadFile("/release.json"); err == nil {
+		if err := json.Unmarshal(b, &s.info.Release); err != nil {
+			s.console.Line("warning the release's own description cannot be read: %v", err)
+		}
+	}
+	line, err := os.ReadFile("/proc/cmdline")
+	if err != nil {
+		return fmt.Errorf("read the kernel command line: %w", err)
+	}
+	cmd, err := release.ParseCmdline(strings.TrimSpace(string(line)))
+	if err != nil {
+		return fmt.Errorf("kernel command line: %w; boot the release's own entry", err)
+	}
+	if err := s.modules(ctx); err != nil {
+		// Not all hardware is there, so not every driver loads; whether one was needed shows when the disk is looked for.
+		s.console.Line("warning %v", err)
+	}
+	s.times.Mark("modules")
+	efivars := s.efi()
+	s.trial = bootdisk.CountedTry(efivars)
+	s.finder = &bootdisk.Finder{
+		Sys: os.DirFS("/sys"), Dev: "/dev",
+		Open: func(path string) (bootdisk.Device, error) { return bootdisk.OpenDirect(path) },
+	}
+	if cmd.Rescue {
+		s.asked = true
+		return nil
+	}
+	if cmd.RootHash == "" {
+		return fmt.Errorf("the kernel command line has no kingpost.root=, so there is no root to look for; boot the release's own entry")
+	}
+	esp, err := bootdisk.LoaderPartition(efivars)
+	if err != nil {
+		s.console.Line("warning %v", err)
+	}
+	disk, err := s.finder.Wait(ctx, esp, diskWait)
+	if err != nil {
+		return fmt.Errorf("find the booted disk: %w", err)
+	}
+	s.info.Disk = disk.Path
+	if p, ok := disk.Partition(release.PartESP); ok {
+		s.info.ESP = disk.Node(p.Number)
+	}
+	s.times.Mark("disk")
+	if err := s.root(ctx, disk, cmd); err != nil {
+		return err
+	}
+	return s.switchRoot()
+}
+
+// modules loads what the release's list names, in its order.
+func (s *stage) modules(ctx context.Context) error {
+	fsys := os.DirFS("/modules")
+	b, err := fs.ReadFile(fsys, "load")
+	if err != nil {
+		return fmt.Errorf("read the list of modules: %w", err)
+	}
+	return kmod.LoadFiles(ctx, fsys, strings.Fields(string(b)))
+}
+
+// efi returns the EFI variables; an empty file system where the firmware has none.
+func (s *stage) efi() fs.FS {
+	const dir = "/sys/firmware/efi/efivars"
+	if _, err := os.Stat(dir); err == nil {
+		// Read-only: nothing here writes variables, and a slip of the hand in them can brick a machine.
+		if err := unix.Mount("efivarfs", dir, "efivarfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+			s.console.Line("warning the EFI variables cannot be read (%v); the booted disk is found by its partitions", err)
+		}
+	}
+	return os.DirFS(dir)
+}
+
+// mounts mounts what every program needs. PID 1 inherits it.
+func mounts() error {
+	const common = unix.MS_NOSUID | unix.MS_NOEXEC | unix.MS_NODEV
+	for _, m := range []struct {
+		dir, kind string
+		flags     uintptr
+		data      string
+	}{
+		{"/proc", "proc", common, ""},
+		{"/sys", "sysfs", common, ""},
+		{"/dev", "devtmpfs", unix.MS_NOSUID, "mode=0755"},
+		{"/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=0755"},
+	} {
+		if err := os.MkdirAll(m.dir, 0o755); err != nil {
+			return fmt.Errorf("make %s: %w", m.dir, err)
+		}
+		if err := unix.Mount(m.kind, m.dir, m.kind, m.flags, m.data); err != nil {
+			return fmt.Errorf("mount %s on %s: %w", m.kind, m.dir, err)
+		}
+	}
+	return os.MkdirAll(mesh.PathRun, 0o755)
+}

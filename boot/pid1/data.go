@@ -1,0 +1,195 @@
+package pid1
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"kingpost/boot/bootdisk"
+	"kingpost/internal/mesh"
+	"kingpost/internal/release"
+)
+
+// data mounts the data partition of the booted disk, grown to fill it. A node without one still comes up, with its state
+// in memory, and says so: then a person can reach it, and nothing it does is taken for lasting.
+func (p *pid1) data() {
+	node, err := p.mountData()
+	if err == nil {
+		p.mu.Lock()
+		p.info.Data = node
+		p.mu.Unlock()
+	} else {
+		p.warn("no data partition: %v; this node's state is in memory and gone after the next boot", err)
+		if err := unix.Mount("tmpfs", mesh.PathData, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=50%"); err != nil {
+			p.warn("mount a memory file system on %s: %v", mesh.PathData, err)
+		}
+	}
+	for _, d := range []struct {
+		path string
+		mode os.FileMode
+	}{{mesh.PathState, 0o755}, {stateDir, 0o700}} {
+		if err := os.MkdirAll(d.path, d.mode); err != nil {
+			p.warn("make %s: %v", d.path, err)
+		}
+	}
+}
+
+func (p *pid1) mountData() (node string, err error) {
+	if p.info.Disk == "" {
+		return "", errors.New("the root is not on a disk of ours")
+	}
+	part, node, err := p.growPartition()
+	if err != nil {
+		return "", err
+	}
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME
+	// Mounting replays the journal: that is all that a power cut needs.
+	if err := unix.Mount(node, mesh.PathData, "ext4", flags, "errors=remount-ro"); err != nil {
+		return "", fmt.Errorf("mount %s as ext4: %w", node, err)
+	}
+	if err := growExt4(node, mesh.PathData, part); err != nil {
+		p.warn("the data partition keeps its size: %v", err)
+	}
+	return node, nil
+}
+
+// growPartition gives the data partition the rest of its disk, on the disk and in the kernel, and returns its size in
+// bytes. What goes wrong with growing is a warning; a partition that is not there is an error.
+func (p *pid1) growPartition() (size int64, node string, err error) {
+	f := bootdisk.Finder{Sys: os.DirFS("/sys"), Dev: "/dev", Open: func(path string) (bootdisk.Device, error) { return os.Open(path) }}
+	disk, err := f.Read(strings.TrimPrefix(p.info.Disk, "/dev/"))
+	if err != nil {
+		return 0, "", err
+	}
+	part, ok := disk.Partition(release.PartData)
+	if !ok {
+		return 0, "", fmt.Errorf("%s has no partition %s", disk.Path, release.PartData)
+	}
+	node = disk.Node(part.Number)
+	if node == "" {
+		return 0, "", fmt.Errorf("the kernel shows no device for partition %d of %s", part.Number, disk.Path)
+	}
+	w, err := os.OpenFile(disk.Path, os.O_RDWR, 0)
+	if err != nil {
+		p.warn("grow the data partition: %v", err)
+		return part.Size, node, nil
+	}
+	defer w.Close()
+	t, err := release.GrowLast(w, disk.Size, disk.Table.SectorSize, w.Sync)
+	if err != nil {
+		p.warn("grow the data partition: %v", err)
+		return part.Size, node, nil
+	}
+	for _, q := range t.Partitions {
+		if q.Number == part.Number {
+			part = q
+		}
+	}
+	if seen, err := kernelSize(node); err == nil && seen != part.Size {
+		if err := resizePartition(int(w.Fd()), part.Number, part.Start, part.Size); err != nil {
+			p.warn("tell the kernel that %s has grown: %v", node, err)
+			return seen, node, nil
+		}
+	}
+	return part.Size, node, nil
+}
+
+// kernelSize is how large the kernel thinks a partition is, in bytes.
+func kernelSize(node string) (int64, error) {
+	b, err := os.ReadFile("/sys/class/block/" + strings.TrimPrefix(node, "/dev/") + "/size")
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	return n * 512, err
+}
+
+// resizePartition changes one partition in the kernel's table. Unlike reading the whole table anew it works while others
+// of the disk are in use.
+func resizePartition(fd, number int, start, size int64) error {
+	part := unix.BlkpgPartition{Start: start, Length: size, Pno: int32(number)}
+	arg := unix.BlkpgIoctlArg{Op: unix.BLKPG_RESIZE_PARTITION, Datalen: int32(unsafe.Sizeof(part)), Data: (*byte)(unsafe.Pointer(&part))}
+	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.BLKPG, uintptr(unsafe.Pointer(&arg)))
+	runtime.KeepAlive(&part)
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// ext4ResizeFS is EXT4_IOC_RESIZE_FS, _IOW('f', 16, __u64); its argument is the new size in blocks.
+const ext4ResizeFS = 0x40086610
+
+// growExt4 grows the mounted file system on node to size bytes.
+func growExt4(node, dir string, size int64) error {
+	f, err := os.Open(node)
+	if err != nil {
+		return err
+	}
+	blocks, blockSize, err := ext4Size(f)
+	f.Close()
+	if err != nil {
+		return fmt.Errorf("%s: %w", node, err)
+	}
+	want := uint64(size) / uint64(blockSize)
+	if want <= blocks {
+		return nil
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	_, _, e := unix.Syscall(unix.SYS_IOCTL, d.Fd(), ext4ResizeFS, uintptr(unsafe.Pointer(&want)))
+	if e != 0 {
+		return fmt.Errorf("grow the file system on %s from %d to %d blocks: %w", node, blocks, want, e)
+	}
+	return nil
+}
+
+// ext4Size reads number and size of blocks from an ext4 superblock (Linux, Documentation/filesystems/ext4/super.rst).
+func ext4Size(r io.ReaderAt) (blocks uint64, blockSize int64, err error) {
+	sb := make([]byte, 1024)
+	if _, err := r.ReadAt(sb, 1024); err != nil {
+		return 0, 0, fmt.Errorf("read the ext4 superblock: %w", err)
+	}
+	if binary.LittleEndian.Uint16(sb[0x38:]) != 0xef53 {
+		return 0, 0, errors.New("no ext4 superblock")
+	}
+	shift := binary.LittleEndian.Uint32(sb[0x18:])
+	if shift > 6 { // 64 KiB is the largest block
+		return 0, 0, fmt.Errorf("an ext4 block size of 2^(10+%d) bytes", shift)
+	}
+	blocks = uint64(binary.LittleEndian.Uint32(sb[0x04:]))
+	const incompat64bit = 0x80
+	if binary.LittleEndian.Uint32(sb[0x60:])&incompat64bit != 0 {
+		blocks |= uint64(binary.LittleEndian.Uint32(sb[0x150:])) << 32
+	}
+	return blocks, 1024 << shift, nil
+}
+
+// esp mounts the booted disk's ESP read-only, for node.yaml.
+func (p *pid1) esp() {
+	p.mu.Lock()
+	node := p.info.ESP
+	p.mu.Unlock()
+	if node == "" {
+		p.warn("the booted disk has no ESP, so there is no node.yaml")
+		return
+	}
+	// node.yaml can hold a token: it is root's alone.
+	if err := unix.Mount(node, mesh.PathESP, "vfat", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "umask=0077"); err != nil {
+		p.mu.Lock()
+		p.info.ESP = ""
+		p.mu.Unlock()
+		p.warn("mount the ESP %s: %v; node.yaml is not read", node, err)
+	}
+}
