@@ -1,0 +1,73 @@
+// Command guest is the program that end-to-end tests run on a node as a process of a module of their own, where they need
+// somebody inside. It is built into no image.
+//
+//	guest kill PID        sends SIGKILL; needs CAP_KILL
+//	guest stay            prints what it was given (environment, files of the folders named), then runs until it is stopped
+//	guest write FILE TEXT appends a line and is done
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"syscall"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "guest:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 0 {
+		return fmt.Errorf("a command is missing")
+	}
+	switch {
+	case args[0] == "kill" && len(args) == 2:
+		pid, err := strconv.Atoi(args[1])
+		if err != nil || pid < 2 {
+			return fmt.Errorf("%q is no process", args[1])
+		}
+		return syscall.Kill(pid, syscall.SIGKILL)
+	case args[0] == "stay":
+		return stay(args[1:])
+	case args[0] == "write" && len(args) == 3:
+		f, err := os.OpenFile(args[1], os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(f, args[2]); err != nil {
+			return err
+		}
+		return f.Close()
+	}
+	return fmt.Errorf("unknown command %q", args)
+}
+
+func stay(folders []string) error {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, os.Interrupt)
+	env := os.Environ()
+	sort.Strings(env)
+	for _, e := range env {
+		fmt.Println("env", e)
+	}
+	for _, d := range folders {
+		files, err := filepath.Glob(filepath.Join(d, "*"))
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			fmt.Printf("file %s %q %v\n", f, b, err)
+		}
+	}
+	fmt.Println("staying")
+	<-stop
+	return nil
+}
