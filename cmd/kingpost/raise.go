@@ -348,13 +348,7 @@ type raised struct {
 }
 
 func (r *raising) summary(ctx context.Context, st hostapi.RaiseStatus, already bool, out outputFlag) error {
-	host, _, err := net.SplitHostPort(r.addr)
-	if err != nil {
-		return err
-	}
-	s := raised{Already: already, Context: r.name, Raise: st,
-		Store:  "https://" + net.JoinHostPort(host, strconv.Itoa(mesh.PortStore)),
-		Broker: "tls://" + net.JoinHostPort(host, strconv.Itoa(mesh.PortNATS))}
+	s := raised{Already: already, Context: r.name, Raise: st}
 	_, client, err := r.cfg.dial(r.name)
 	if err != nil {
 		return err
@@ -367,6 +361,9 @@ func (r *raising) summary(ctx context.Context, st hostapi.RaiseStatus, already b
 	if err != nil {
 		return fmt.Errorf("the mesh is raised, but its node does not answer with the new credentials: %w", err)
 	}
+	host := nodeHost(r.addr, node)
+	s.Store = "https://" + net.JoinHostPort(host, strconv.Itoa(mesh.PortStore))
+	s.Broker = "tls://" + net.JoinHostPort(host, strconv.Itoa(mesh.PortNATS))
 	return out.print(r.cmd.OutOrStdout(), s, func(w io.Writer) error {
 		how := "is raised"
 		if already {
@@ -380,4 +377,22 @@ func (r *raising) summary(ctx context.Context, st hostapi.RaiseStatus, already b
 		return lines(w, "context", r.name+", in "+r.cfg.credentials(r.name), "API", "https://"+r.addr,
 			"store", s.Store, "broker", s.Broker, "next", "kingpost status", "", "kingpost call controller status")
 	})
+}
+
+// nodeHost is where the node's other ports are: at the address that it was reached by, except through a
+// forwarded port of this machine.
+func nodeHost(addr string, n *hostapi.Node) string {
+	host, _, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); err == nil && (ip == nil && host != "localhost" || ip != nil && !ip.IsLoopback()) {
+		return host
+	}
+	for _, a := range n.Addresses {
+		if ip, _, err := net.ParseCIDR(a); err == nil {
+			return ip.String()
+		}
+		if net.ParseIP(a) != nil {
+			return a
+		}
+	}
+	return host
 }

@@ -51,17 +51,23 @@ func parse(raw json.RawMessage) (any, error) {
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
-	v, err := parseValue(d)
+	v, err := parseValue(d, 0)
 	if err != nil {
 		return nil, fmt.Errorf("the answer is no JSON: %w", err)
 	}
 	return v, nil
 }
 
-func parseValue(d *json.Decoder) (any, error) {
+// maxDepth bounds how deep an answer may nest: it comes from outside, and each level is a call here.
+const maxDepth = 100
+
+func parseValue(d *json.Decoder, depth int) (any, error) {
 	t, err := d.Token()
 	if err != nil {
 		return nil, err
+	}
+	if depth > maxDepth {
+		return nil, fmt.Errorf("it nests deeper than %d", maxDepth)
 	}
 	switch t {
 	case json.Delim('{'):
@@ -71,7 +77,7 @@ func parseValue(d *json.Decoder) (any, error) {
 			if err != nil {
 				return nil, err
 			}
-			v, err := parseValue(d)
+			v, err := parseValue(d, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -82,7 +88,7 @@ func parseValue(d *json.Decoder) (any, error) {
 	case json.Delim('['):
 		list := []any{}
 		for d.More() {
-			v, err := parseValue(d)
+			v, err := parseValue(d, depth+1)
 			if err != nil {
 				return nil, err
 			}

@@ -60,6 +60,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if errors.As(err, &coded) {
 		code = coded.code
 	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = errors.New("interrupted")
+	}
 	fmt.Fprintf(stderr, "kingpost: %v\n", err)
 	if code == exitUsage {
 		fmt.Fprintf(stderr, "\n%s\nSee %s --help.\n", cmd.UseLine(), cmd.CommandPath())

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"kingpost": func() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
+	})
+}
+
+// TestScript runs the scripts of testdata/script against a node in this process. A script gets:
+//
+//	$NODE, $KEY   the node's address and the fingerprint of its key
+//	claim         claims the node with $XDG_CONFIG_HOME/kingpost/claim.key
+//	node WORD     bends the node: "other", "seed", "slow", "mend", ...; see fakeNode.bend
+//	exits N CMD   runs CMD, which must exit with N
+func TestScript(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			n, err := startFakeNode(e.WorkDir)
+			if err != nil {
+				return err
+			}
+			e.Defer(n.close)
+			e.Values["node"] = n
+			e.Setenv("NODE", n.addr)
+			e.Setenv("KEY", n.fingerprint())
+			e.Setenv("XDG_CONFIG_HOME", e.WorkDir+"/config")
+			e.Setenv("HOME", e.WorkDir)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"node": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Value("node").(*fakeNode).bend(args[0])
+			},
+			"claim": func(ts *testscript.TestScript, _ bool, args []string) {
+				b, err := os.ReadFile(ts.Getenv("XDG_CONFIG_HOME") + "/kingpost/claim.key")
+				ts.Check(err)
+				ts.Check(ts.Value("node").(*fakeNode).claimBy(b))
+			},
+			"exits": func(ts *testscript.TestScript, _ bool, args []string) {
+				want, err := strconv.Atoi(args[0])
+				ts.Check(err)
+				err = ts.Exec(args[1], args[2:]...)
+				got := 0
+				var exit *exec.ExitError
+				if errors.As(err, &exit) {
+					got = exit.ExitCode()
+				} else {
+					ts.Check(err)
+				}
+				if got != want {
+					ts.Fatalf("exit code %d, want %d", got, want)
+				}
+			},
+		},
+	})
+}
