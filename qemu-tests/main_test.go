@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,6 +20,7 @@ import (
 
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/hostapi"
+	"kingpost/internal/qemu"
 	"kingpost/qemu-tests/lab"
 )
 
@@ -148,4 +150,14 @@ func resource(t *testing.T, n *lab.Node, key string) hostapi.ResourceStatus {
 func call(t *testing.T, n *lab.Node, seat, verb string, params, result any, opts ...mesh.CallOption) {
 	t.Helper()
 	need(t, n.Client().Call(t.Context(), seat, verb, params, result, opts...), "call %s %s", seat, verb)
+}
+
+// waitConsole waits for a line on the console.
+func waitConsole(t *testing.T, n *lab.Node, m qemu.Mark, expression string) []string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), lab.BootTime)
+	defer cancel()
+	match, err := n.Serial.Wait(ctx, m, regexp.MustCompile(expression))
+	need(t, err, "the console of %s", n.Name)
+	return match
 }

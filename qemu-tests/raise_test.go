@@ -170,7 +170,7 @@ func operatorsProgram(t *testing.T, n *lab.Node) {
 		args string
 		want string
 	}{
-		{"raise " + n.Addr + " --mesh " + lab.MeshName + " --node-key " + n.Key, lab.MeshName}, // says that it is raised already
+		{"raise " + n.Addr + " --mesh " + lab.MeshName + " --key " + n.Key, lab.MeshName}, // says that it is raised already
 		{"status", "controller"},
 		{"call controller status", lab.MeshName},
 		{"call controller describe -o json", "module-moved"},
@@ -184,7 +184,7 @@ func operatorsProgram(t *testing.T, n *lab.Node) {
 			t.Errorf("kingpost %s: exit %d, wanted 0 and %q in: %s", test.args, code, test.want, out)
 		}
 	}
-	if out, code := c.run(t, "raise", n.Addr, "--mesh", "other", "--node-key", n.Key); code != 3 {
+	if out, code := c.run(t, "raise", n.Addr, "--mesh", "other", "--key", n.Key); code != 3 {
 		t.Errorf("kingpost raise as another mesh: exit %d, wanted 3: %s", code, out)
 	}
 }

@@ -31,15 +31,15 @@ func Disk(ctx context.Context, path, image string, size int64, config []byte, no
 	if config == nil {
 		return nil
 	}
-	if err := configure(path, config, now); err != nil {
+	if err := Configure(path, config, now); err != nil {
 		os.Remove(path)
 		return fmt.Errorf("write node.yaml to %s: %w", path, err)
 	}
 	return nil
 }
 
-// configure opens the table by the size of the image, which is where its backup is, not by that of the grown file.
-func configure(path string, config []byte, now time.Time) error {
+// Configure writes node.yaml to the ESP of a raw disk, in place of the one that is there.
+func Configure(path string, config []byte, now time.Time) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return err

@@ -33,7 +33,8 @@ type Spec struct {
 	// Config is node.yaml. Nil: hostname and the lab's claim.
 	Config *mesh.NodeConfig
 	// Disk is a raw disk that is there already, which the node takes over; DiskSize and Config do not count then.
-	Disk string
+	Disk   string
+	Format string // of Disk: "raw" (also "") or "qcow2"
 	// Base is a raw disk that must not change: the node runs on an overlay of it.
 	Base     string
 	DiskSize int64 // bytes; 0 is 4 GiB
@@ -97,6 +98,9 @@ func (l *Lab) Start(ctx context.Context, s Spec) (_ *Node, err error) {
 	switch {
 	case s.Disk != "":
 		n.Path, n.keep = s.Disk, true
+		if s.Format != "" {
+			disk.Format = s.Format
+		}
 	case s.Base != "":
 		n.Path, disk.Format = filepath.Join(dir, "disk.qcow2"), "qcow2"
 		err = qemu.Overlay(ctx, n.Path, s.Base, "raw", 0)
@@ -218,6 +222,16 @@ func (n *Node) SetCredentials(certificate, ca string) error {
 	defer n.mu.Unlock()
 	n.creds, n.client = c, nil
 	return nil
+}
+
+// ActAs makes the node's client the operator that another node's client is: of the same node, booted again.
+func (n *Node) ActAs(other *Node) {
+	other.mu.Lock()
+	creds := other.creds
+	other.mu.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.creds, n.client = creds, nil
 }
 
 // PowerOff powers the node off in order.
