@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -53,10 +54,14 @@ func (b *Broker) Trip(ctx context.Context) (*Trip, error) {
 	if d, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, time.Until(d))
 	}
+	d := &dialer{net.Dialer{Timeout: timeout}, nil}
 	nc, err := nats.Connect("tls://"+b.Address,
-		nats.Name("mesh-host"), nats.Timeout(timeout), nats.NoReconnect(),
+		nats.Name("mesh-host"), nats.Timeout(timeout), nats.NoReconnect(), nats.SetCustomDialer(d),
 		nats.Secure(tlsid.ClientConfig(b.Identity, expect, b.Now)))
 	if err != nil {
+		if d.err != nil {
+			err = d.err
+		}
 		return nil, fmt.Errorf("connect to the broker at %s: %w", b.Address, err)
 	}
 	defer nc.Close()
@@ -82,6 +87,19 @@ func (b *Broker) Trip(ctx context.Context) (*Trip, error) {
 		Millis: float64(b.Now().Sub(start).Microseconds()) / 1000,
 	}
 	return t, jetStream(ctx, nc, t)
+}
+
+// dialer remembers why a connection could not be made; the client library only says that no server is
+// available.
+type dialer struct {
+	net.Dialer
+	err error
+}
+
+func (d *dialer) Dial(network, address string) (net.Conn, error) {
+	c, err := d.Dialer.Dial(network, address)
+	d.err = err
+	return c, err
 }
 
 // jetStream asks for the account's state with the request that every JetStream client makes first. The
