@@ -34,7 +34,7 @@ help: ## list the targets
 .PHONY: raise
 raise: ready-vm kingpost ## build an image, boot it in QEMU and raise a mesh in it; stays up on a terminal, else powers off
 	bin/kingpost build $(RECIPE)
-	go run ./qemu-tests/demo -kingpost bin/kingpost -image $(OUT)/$(basename $(notdir $(RECIPE)))/disk.img -mesh $(MESH)
+	go run ./qemu-tests/demo -kingpost bin/kingpost -image out/$(basename $(notdir $(RECIPE))) -mesh $(MESH)
 
 .PHONY: kingpost
 kingpost: ready-build ## build the operator's program, bin/kingpost
