@@ -6,11 +6,13 @@
 package gpt
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -83,18 +85,52 @@ type File interface {
 // ErrNoTable is returned by Read where there is no valid table at either place.
 var ErrNoTable = errors.New("no valid GUID partition table")
 
-// Read reads the table of a disk of size bytes. sectorSize is 512, 4096, or 0 to try both. Header and entries
-// are checked by their CRCs, and partitions for lying on the disk and not over each other.
-func Read(r io.ReaderAt, size int64, sectorSize int) (*Table, error) {
-	return nil, errors.ErrUnsupported
+// Align is what partitions that this package grows end on, in bytes; a disk's last Align bytes hold the backup.
+const Align = 1 << 20
+
+// Sizes and counts of the format.
+const (
+	headerSize = 92
+	entrySize  = 128
+	entryCount = 128
+	nameUnits  = 36 // UTF-16 code units
+
+	// maxEntries bounds what a header may claim; everybody writes 128.
+	maxEntries = 1024
+)
+
+// entrySectors is how many sectors the entries take.
+func entrySectors(sectorSize int) int64 {
+	return (entryCount*entrySize + int64(sectorSize) - 1) / int64(sectorSize)
 }
 
-// Write writes protective MBR, primary and backup table for a disk of t.Size bytes.
-func Write(w io.WriterAt, t *Table) error { return errors.ErrUnsupported }
+// usable returns the first byte that a partition may have, and the first one after it that it may not.
+func usable(size int64, sectorSize int) (first, end int64) {
+	s := int64(sectorSize)
+	return (2 + entrySectors(sectorSize)) * s, (size/s - 1 - entrySectors(sectorSize)) * s
+}
 
-// Grow moves the backup table to the end of a disk that is now size bytes and gives the last partition all the space up
-// to it. It returns the new table. Writes go in the order that leaves a valid table at every cut: backup, sync,
-// primary, sync; then the old backup is cleared. A disk of its own full size is left as it is. sync may be nil.
-func Grow(f File, size int64, sectorSize int, sync func() error) (*Table, error) {
-	return nil, errors.ErrUnsupported
+// check says what keeps t from being written, or believed.
+func (t *Table) check(first, end int64) error {
+	numbers := map[int]bool{}
+	byStart := slices.Clone(t.Partitions)
+	slices.SortStableFunc(byStart, func(a, b Partition) int { return cmp.Compare(a.Start, b.Start) })
+	last := int64(0)
+	for _, p := range byStart {
+		switch {
+		case p.Number < 1 || p.Number > maxEntries || numbers[p.Number]:
+			return fmt.Errorf("the partition number %d is taken or out of range", p.Number)
+		case p.Start%int64(t.SectorSize) != 0 || p.Size%int64(t.SectorSize) != 0 || p.Size <= 0:
+			return fmt.Errorf("partition %d (%d bytes at byte %d) is no whole number of sectors", p.Number, p.Size, p.Start)
+		case p.Start < first || p.Start > end || p.Size > end-p.Start:
+			return fmt.Errorf("partition %d (%d bytes at byte %d) lies outside the usable bytes %d to %d", p.Number, p.Size, p.Start, first, end)
+		case p.Start < last:
+			return fmt.Errorf("partition %d lies over the one before it", p.Number)
+		case p.Type.IsZero():
+			return fmt.Errorf("partition %d has no type", p.Number)
+		}
+		numbers[p.Number] = true
+		last = p.Start + p.Size
+	}
+	return nil
 }
