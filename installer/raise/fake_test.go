@@ -318,7 +318,7 @@ func (f *fake) PushSeed(ctx context.Context, e mesh.SeedEntry) (err error) {
 	return nil
 }
 
-func (f *fake) ReadStored(ctx context.Context, e mesh.SeedEntry) (err error) {
+func (f *fake) ReadStored(ctx context.Context, e mesh.SeedEntry, _ map[string]bool) (err error) {
 	leave, err := f.enter(ctx)
 	if err != nil {
 		return err

@@ -46,8 +46,9 @@ type Node interface {
 	// PushSeed copies one artifact from the seed into the store, blobs first, the tagged manifest last.
 	PushSeed(ctx context.Context, e mesh.SeedEntry) error
 	// ReadStored reads the artifact's manifest and every blob of it back from the store and compares them
-	// with their digests. An artifact that is not there is an error like any other.
-	ReadStored(ctx context.Context, e mesh.SeedEntry) error
+	// with their digests. An artifact that is not there is an error like any other. Blobs in read were read
+	// back as part of another artifact and must only be there; those that are read are added to it.
+	ReadStored(ctx context.Context, e mesh.SeedEntry, read map[string]bool) error
 
 	// Membership is the mesh that this node is in; the zero value when it is in none.
 	Membership(ctx context.Context) (mesh.Membership, error)

@@ -65,7 +65,8 @@ type walk struct {
 	plan    *plan
 	// verified is set once the whole seed was read and found right; it cannot change under a running system.
 	verified  bool
-	stored    map[string]bool // digests read back from the store
+	stored    map[string]bool // artifacts read back from the store, see storedKey
+	blobs     map[string]bool // digests of their blobs: a component's bundle and image share theirs
 	confirmed bool
 	// say shows a reason while an act is under way, warn adds a warning to the step.
 	say  func(format string, args ...any)

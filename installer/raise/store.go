@@ -34,7 +34,7 @@ func observePopulated(ctx context.Context, w *walk) (observation, error) {
 			continue
 		}
 		w.say("reading back %d of %d: %s:%s", i+1, len(w.plan.entries), e.Ref, e.Tag)
-		if err := w.node.ReadStored(ctx, e); err != nil {
+		if err := w.node.ReadStored(ctx, e, w.blobs); err != nil {
 			if ctx.Err() != nil {
 				return observation{}, ctx.Err()
 			}

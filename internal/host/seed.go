@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"kingpost/internal/mesh"
@@ -98,8 +99,9 @@ func (n *RaiseNode) PushSeed(ctx context.Context, e mesh.SeedEntry) error {
 		mesh.Ref{Kind: mesh.ArtifactBundle, Name: e.Name}, mesh.Ref{Kind: mesh.ArtifactImage, Name: e.Name}))
 }
 
-// ReadStored reads an artifact back from the store: the manifest under its tag, and every blob whole.
-func (n *RaiseNode) ReadStored(ctx context.Context, e mesh.SeedEntry) error {
+// ReadStored reads an artifact back from the store: the manifest under its tag, and every blob whole. Blobs
+// in read were read already, from whichever repository: there is one copy of each, which must only be linked here.
+func (n *RaiseNode) ReadStored(ctx context.Context, e mesh.SeedEntry, read map[string]bool) error {
 	c, err := n.store()
 	if err != nil {
 		return err
@@ -117,9 +119,16 @@ func (n *RaiseNode) ReadStored(ctx context.Context, e mesh.SeedEntry) error {
 		return err
 	}
 	for _, b := range a.Blobs {
+		if read[string(b.Digest)] {
+			if ok, err := c.HasBlob(ctx, e.Ref, string(b.Digest)); err != nil || !ok {
+				return fmt.Errorf("the store does not have %s in %s: %w", b.Digest, e.Ref, errors.Join(err, fs.ErrNotExist))
+			}
+			continue
+		}
 		if err := readBlob(ctx, b); err != nil {
 			return fmt.Errorf("read %s of %s back from the store: %w", b.Digest, e.Ref, err)
 		}
+		read[string(b.Digest)] = true
 	}
 	return nil
 }
