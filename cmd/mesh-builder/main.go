@@ -21,12 +21,17 @@ func main() {
 }
 
 func serve(ctx context.Context, r component.Run) error {
+	host, err := r.Host()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
 	release, err := component.Lock(ctx, r.State)
 	if err != nil {
 		return err
 	}
 	defer release()
-	b, err := builderd.Open(r.State, artifact.NewUnixClient(r.HostSocket), time.Now)
+	b, err := builderd.Open(r.State, &artifact.Client{HTTP: host.HTTP(), Base: host.BaseURL()}, time.Now)
 	if err != nil {
 		return err
 	}

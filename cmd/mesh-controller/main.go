@@ -11,7 +11,6 @@ import (
 	"kingpost/internal/component"
 	"kingpost/internal/controller"
 	"kingpost/internal/mesh"
-	"kingpost/internal/mesh/seat"
 )
 
 func main() {
@@ -29,9 +28,14 @@ func serve(ctx context.Context, r component.Run) (err error) {
 	if err != nil {
 		return err
 	}
+	host, err := r.Host()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
 	opt := controller.Options{
 		Dir: r.State, Mesh: r.Mesh, Node: r.Node, Arch: runtime.GOARCH, Epoch: r.Epoch, Program: program,
-		Host: seat.NewHost(r.HostSocket), Log: r.Log,
+		Host: host, Log: r.Log,
 	}
 	if dir := os.Getenv(mesh.EnvIdentity); dir != "" {
 		opt.CA = filepath.Join(dir, "ca.pem")

@@ -18,6 +18,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"kingpost/internal/mesh"
+	"kingpost/internal/mesh/hostapi"
 	"kingpost/internal/mesh/seat"
 )
 
@@ -37,6 +39,14 @@ type Run struct {
 	seat.Env
 	State string // the state folder
 	Log   *logrus.Logger
+}
+
+// Host makes a client of the host of the component's own node. It connects when it is used.
+func (r Run) Host() (*hostapi.Client, error) {
+	if r.HostSocket == "" {
+		return nil, fmt.Errorf("%s is not set: the manifest of the resource must say \"hostAPI\": true", mesh.EnvHostSocket)
+	}
+	return hostapi.Dial(r.HostSocket, hostapi.Options{})
 }
 
 // Main runs c with the program's arguments and ends it: 0 done, 1 failed, 2 wrong usage.

@@ -17,16 +17,16 @@ import (
 	"kingpost/internal/mesh/hostapi"
 )
 
-// Host is what the controller asks of the node that it runs on.
+// Host is what the controller asks of the node that it runs on; *hostapi.Client is one.
 type Host interface {
 	mesh.Caller
 	// Node is who the node is.
-	Node(ctx context.Context) (hostapi.Node, error)
+	Node(ctx context.Context) (*hostapi.Node, error)
 	// Status is declared beside observed.
-	Status(ctx context.Context) (hostapi.Status, error)
+	Status(ctx context.Context) (*hostapi.Status, error)
 	// Declare gives the node's host its declaration. It returns when that is on disk; the same version
 	// again is no error. A version that is too low is a *hostapi.Error with mesh.CodeConflict.
-	Declare(ctx context.Context, d mesh.Declaration) error
+	Declare(ctx context.Context, d *mesh.Declaration) error
 }
 
 // Options says which controller this is.

@@ -121,7 +121,7 @@ func (c *Controller) hand(ctx context.Context, d mesh.Declaration) error {
 	if d.Node != c.opt.Node {
 		return fmt.Errorf("%s has not joined: it cannot be reached yet", d.Node)
 	}
-	return c.opt.Host.Declare(ctx, d)
+	return c.opt.Host.Declare(ctx, &d)
 }
 
 func explain(err error) string {

@@ -28,20 +28,21 @@ type fakeHost struct {
 	status   hostapi.Status
 }
 
-func (f *fakeHost) Node(context.Context) (hostapi.Node, error) {
-	return hostapi.Node{Name: "alpha", Addresses: []string{"192.0.2.1", "2001:db8::1"}}, nil
+func (f *fakeHost) Node(context.Context) (*hostapi.Node, error) {
+	return &hostapi.Node{Name: "alpha", Addresses: []string{"192.0.2.1", "2001:db8::1"}}, nil
 }
 
-func (f *fakeHost) Status(context.Context) (hostapi.Status, error) {
+func (f *fakeHost) Status(context.Context) (*hostapi.Status, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.away != nil {
-		return hostapi.Status{}, f.away
+		return nil, f.away
 	}
-	return f.status, nil
+	st := f.status
+	return &st, nil
 }
 
-func (f *fakeHost) Declare(_ context.Context, d mesh.Declaration) error {
+func (f *fakeHost) Declare(_ context.Context, d *mesh.Declaration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.away != nil {
@@ -50,7 +51,7 @@ func (f *fakeHost) Declare(_ context.Context, d mesh.Declaration) error {
 	if n := len(f.taken); n > 0 && d.Version.Less(f.taken[n-1].Version) {
 		return &hostapi.Error{Status: 409, Code: mesh.CodeConflict, Message: "the version is too low"}
 	}
-	f.taken = append(f.taken, d)
+	f.taken = append(f.taken, *d)
 	f.status = hostapi.Status{Declared: d.Version, Applied: d.Version, Settled: true}
 	for _, r := range d.Resources {
 		f.status.Resources = append(f.status.Resources, hostapi.ResourceStatus{Key: r.Key(), Module: r.Module, ID: r.ID, State: "healthy"})

@@ -67,7 +67,7 @@ func (p *proposal) check() error {
 // place decides the nodes of the proposal: as asked, else where the module is, else the control-node.
 func (p *proposal) place(w *world) ([]string, error) {
 	if p.placement == nil {
-		if m, ok := w.find(p.manifest.Module); ok {
+		if m, ok := w.find(p.manifest.Module); ok && len(m.Placement) > 0 {
 			return m.Placement, nil
 		}
 		return []string{w.control}, nil

@@ -88,9 +88,9 @@ func (c *Controller) observe(ctx context.Context, n *verbs.NodeStatus) {
 		}
 		return
 	}
-	n.Host = &st
+	n.Host = st
 	if n.Delivered && n.Reason == "" && !st.Settled {
-		n.Reason = unsettled(&st)
+		n.Reason = unsettled(st)
 	}
 }
 

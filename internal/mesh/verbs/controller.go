@@ -13,7 +13,8 @@ type PushParams struct {
 	// Digests binds the manifest's names, per architecture. What is missing for the nodes that the module
 	// is placed on is asked of the catalogue.
 	Digests mesh.Digests `json:"digests,omitempty"`
-	// Placement names the nodes that run the module. Absent: where it is now, or else the control-node.
+	// Placement names the nodes that run the module. Absent: where it is now, or the control-node
+	// when it is nowhere.
 	// An empty list takes it off every node.
 	Placement *[]string `json:"placement,omitempty"`
 	// Hold keeps what is declared as it is until `declare`.
