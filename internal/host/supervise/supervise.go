@@ -43,6 +43,8 @@ type Config struct {
 	// Store reaches the artifact store where no resource here holds the store seat. The URL's host is
 	// ignored by a RoundTripper that dials a socket. Nil: only a store that runs here is used.
 	Store func() (http.RoundTripper, string, error)
+
+	stubEnv []string // for tests, whose stub is the test program
 }
 
 // API is what the rest of the host uses; *Supervisor implements it.
@@ -83,13 +85,3 @@ type LogOptions struct {
 	Since  time.Time // zero: from the start
 	Bytes  int64     // at most the last so many bytes of what is there already; 0: no limit
 }
-
-// Supervisor applies declarations. Make it with New.
-type Supervisor struct {
-	cfg Config
-}
-
-var _ API = (*Supervisor)(nil)
-
-// New reads the state that the last host left and adopts nothing yet; Run does.
-func New(cfg Config) (*Supervisor, error) { return &Supervisor{cfg: cfg}, nil }

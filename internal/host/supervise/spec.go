@@ -1,0 +1,129 @@
+package supervise
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"kingpost/internal/mesh"
+)
+
+// spec is everything that decides how one resource runs: the declared resource, the content of the
+// files that it mounts, and where it is. It is what a handover goes from and to, so it can be kept on
+// disk and started again when the declaration has long moved on.
+type spec struct {
+	mesh.Declared
+	FileContent map[string]fileContent `json:"fileContent,omitempty"` // by file ID
+	Mesh        string                 `json:"mesh"`
+	Node        string                 `json:"node"`
+}
+
+// fileContent is a file resource as a mount needs it.
+type fileContent struct {
+	Content string `json:"content"`
+	Mode    string `json:"mode,omitempty"`
+}
+
+// specsOf resolves the declaration into one spec per key.
+func specsOf(d *mesh.Declaration) map[string]*spec {
+	out := make(map[string]*spec, len(d.Resources))
+	files := map[string]*mesh.Declared{}
+	for i := range d.Resources {
+		if r := &d.Resources[i]; r.Type == mesh.KindFile {
+			files[r.Key()] = r
+		}
+	}
+	for i := range d.Resources {
+		r := &d.Resources[i]
+		sp := &spec{Declared: *r, Mesh: d.Mesh, Node: d.Node}
+		for _, m := range r.Files {
+			if f := files[r.Module+"/"+m.File]; f != nil {
+				if sp.FileContent == nil {
+					sp.FileContent = map[string]fileContent{}
+				}
+				sp.FileContent[m.File] = fileContent{f.Content, f.Mode}
+			}
+		}
+		out[r.Key()] = sp
+	}
+	return out
+}
+
+// id identifies a spec: two with the same id are the same thing to run, from the same source.
+func (sp *spec) id() string { return sp.hash(sp.Source) }
+
+func (sp *spec) hash(source mesh.Source) string {
+	c := *sp
+	c.Source = source
+	// What can be changed while it runs is no part of what it is.
+	c.Limits, c.Health, c.Policy, c.Stop, c.After, c.Critical, c.Size = mesh.Limits{}, nil, "", mesh.Stop{}, nil, false, 0
+	c.Env = nil // a map marshals sorted, but an empty one must equal none
+	b, err := json.Marshal(struct {
+		*spec
+		Env map[string]string `json:"environment,omitempty"`
+	}{&c, sp.Env})
+	if err != nil {
+		panic("supervise: a spec always marshals: " + err.Error())
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// satisfies reports whether what runs as sp, from source, is what want asks for.
+func (sp *spec) satisfies(source mesh.Source, want *spec) bool {
+	if want.Source != mesh.SourceAny && want.Source != source {
+		return false
+	}
+	return sp.hash("") == want.hash("")
+}
+
+// runs reports whether the resource is a workload.
+func (sp *spec) runs() bool { return sp.Type == mesh.KindProcess || sp.Type == mesh.KindContainer }
+
+// name is the key as one file name and cgroup name: "MODULE.ID". Names have no dots, so it is unique.
+func (sp *spec) name() string { return sp.Module + "." + sp.ID }
+
+func nameOf(key string) string { return strings.Replace(key, "/", ".", 1) }
+
+func (sp *spec) controller() bool { return slices.Contains(sp.Seats, mesh.SeatController) }
+
+// account is the account's key in the accounts file: "MODULE", or "MODULE/NAME" for one that is named.
+// It is scoped by module, so that no module can take another's.
+func (sp *spec) account() string {
+	if sp.Account == "" || sp.Account == sp.Module {
+		return sp.Module
+	}
+	return sp.Module + "/" + sp.Account
+}
+
+func (sp *spec) private() bool {
+	return sp.Type == mesh.KindContainer && sp.Network != "host"
+}
+
+func (sp *spec) startTimeout() time.Duration {
+	if sp.Health == nil {
+		return settleTime
+	}
+	return sp.Health.Start.Or(60 * time.Second)
+}
+
+func (sp *spec) grace() time.Duration { return sp.Stop.Grace.Or(10 * time.Second) }
+
+func (sp *spec) stopSignal() int {
+	if n, ok := mesh.SignalNumber(sp.Stop.Signal); ok {
+		return n
+	}
+	return 15
+}
+
+// cutName is the way back from name to module and ID.
+func cutName(name string) (module, id string, ok bool) {
+	module, id, ok = strings.Cut(name, ".")
+	return module, id, ok && mesh.CheckName(module) == nil && mesh.CheckName(id) == nil
+}
+
+func formatUint(n uint64) string { return strconv.FormatUint(n, 10) }

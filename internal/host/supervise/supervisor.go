@@ -1,0 +1,437 @@
+package supervise
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"kingpost/internal/atomicfile"
+	"kingpost/internal/mesh"
+	"kingpost/internal/mesh/artifact"
+	"kingpost/internal/mesh/hostapi"
+)
+
+// Supervisor applies declarations. Make it with New.
+type Supervisor struct {
+	cfg      Config
+	state    *stateFile
+	accounts *accounts
+	cgroups  *cgroups
+	exits    *exits
+	content  *content
+	network  *bridge
+
+	mu       sync.Mutex
+	decl     *mesh.Declaration
+	corrupt  bool // there was a declaration that could not be read: nothing that runs is stopped for its absence
+	units    map[string]*unit
+	order    []string
+	changed  chan struct{}
+	halting  bool
+	seedOff  bool
+	running  context.Context // of Run, nil before
+	goods    map[string]*spec
+	collects chan struct{}
+	layout   *artifact.Layout
+	wg       sync.WaitGroup
+}
+
+var _ API = (*Supervisor)(nil)
+
+// New reads the state that the last host left and adopts nothing yet; Run does.
+func New(cfg Config) (*Supervisor, error) {
+	cfg = cfg.withDefaults()
+	host := filepath.Join(cfg.State, "host")
+	for _, d := range []string{host, filepath.Join(host, "good"), filepath.Join(cfg.Run, "instances"), filepath.Join(cfg.Run, "seats"), filepath.Join(cfg.Run, "start"), filepath.Join(cfg.Run, "log")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return nil, fmt.Errorf("make the host's folder %s: %w", d, err)
+		}
+	}
+	if err := os.Chmod(host, 0o700); err != nil {
+		return nil, err
+	}
+	atomicfile.Clean(host)
+	s := &Supervisor{
+		cfg: cfg, network: newBridge(), units: map[string]*unit{}, changed: make(chan struct{}),
+		goods: map[string]*spec{}, collects: make(chan struct{}, 1),
+	}
+	var err error
+	var warning string
+	if s.state, warning, err = openState(filepath.Join(host, "state.json")); err != nil {
+		return nil, err
+	}
+	if warning != "" {
+		s.warn("%s", warning)
+	}
+	if s.accounts, err = openAccounts(filepath.Join(host, "accounts.json")); err != nil {
+		return nil, err
+	}
+	var warnings []string
+	if s.cgroups, warnings, err = openCgroups(cfg.Cgroups, cfg.CgroupsOptional); err != nil {
+		return nil, err
+	}
+	for _, w := range warnings {
+		s.warn("%s", w)
+	}
+	if s.exits, err = newExits(filepath.Join(cfg.Run, "exits")); err != nil {
+		return nil, err
+	}
+	s.content = &content{dir: cfg.State, seed: s.seedSource, store: s.storeSource, warn: s.warn}
+	s.content.clean()
+	return s, s.readDeclaration()
+}
+
+func (c Config) withDefaults() Config {
+	def := func(p *string, v string) {
+		if *p == "" {
+			*p = v
+		}
+	}
+	def(&c.State, mesh.PathState)
+	def(&c.Run, mesh.PathRun)
+	def(&c.Cgroups, mesh.PathCgroups)
+	def(&c.Seed, mesh.PathSeed)
+	def(&c.Runc, mesh.PathRunc)
+	def(&c.HostSocket, mesh.PathHostSocket)
+	if len(c.Stub) == 0 {
+		c.Stub = []string{"/proc/self/exe", "exec"}
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Log == nil {
+		c.Log = logrus.New()
+	}
+	if c.Mesh == nil {
+		c.Mesh = func() (string, string) { return "", "" }
+	}
+	return c
+}
+
+func (s *Supervisor) warn(format string, a ...any) { s.cfg.Log.Warnf(format, a...) }
+
+func (s *Supervisor) info(key, format string, a ...any) {
+	s.cfg.Log.WithField("resource", key).Infof(format, a...)
+}
+
+func (s *Supervisor) declarationPath() string {
+	return filepath.Join(s.cfg.State, "host", "declaration.json")
+}
+
+func (s *Supervisor) readDeclaration() error {
+	b, err := os.ReadFile(s.declarationPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the last declaration: %w", err)
+	}
+	d, err := mesh.DecodeDeclaration(bytes.NewReader(b))
+	if err != nil {
+		// Set aside, and what still runs goes on: to stop everything would be worse than to know nothing.
+		s.corrupt = true
+		s.warn("the last declaration cannot be read and is set aside; the node waits for the next: %v", err)
+		return os.Rename(s.declarationPath(), s.declarationPath()+".bad")
+	}
+	s.setDeclaration(&d)
+	return nil
+}
+
+// setDeclaration makes units for what d declares and takes it from those that it does not.
+func (s *Supervisor) setDeclaration(d *mesh.Declaration) {
+	specs := specsOf(d)
+	s.mu.Lock()
+	s.decl, s.corrupt = d, false
+	s.order = s.order[:0]
+	for i := range d.Resources {
+		s.order = append(s.order, d.Resources[i].Key())
+	}
+	var poke []*unit
+	for key, sp := range specs {
+		u := s.units[key]
+		if u == nil {
+			u = newUnit(s, key)
+			u.want = sp
+			u.view.Module, u.view.ID, u.view.Type, u.view.Digest = sp.Module, sp.ID, sp.Type, sp.Digest
+			u.view.Seats, u.view.Critical = sp.Seats, sp.Critical
+			s.units[key] = u
+			s.launchUnit(u)
+			continue
+		}
+		poke = append(poke, u)
+	}
+	var gone []*unit
+	for key, u := range s.units {
+		if specs[key] == nil {
+			gone = append(gone, u)
+		}
+	}
+	s.mu.Unlock()
+	for _, u := range poke {
+		sp := specs[u.key]
+		u.mu.Lock()
+		same := u.want != nil && u.want.equal(sp)
+		u.mu.Unlock()
+		if !same {
+			u.post(func() { u.want = sp })
+		}
+	}
+	for _, u := range gone {
+		u.post(func() { u.want = nil })
+	}
+	s.notify()
+}
+
+// launchUnit starts a unit's goroutine once Run has begun. s.mu is held.
+func (s *Supervisor) launchUnit(u *unit) {
+	if s.running == nil || s.running.Err() != nil {
+		return
+	}
+	ctx := s.running
+	s.wg.Go(func() { u.loop(ctx) })
+}
+
+func (s *Supervisor) fifoPath(name string) string {
+	return filepath.Join(s.cfg.Run, "log", name+".fifo")
+}
+func (s *Supervisor) lockPath(name string) string {
+	return filepath.Join(s.cfg.Run, "start", name+".lock")
+}
+
+// Run implements API.
+func (s *Supervisor) Run(ctx context.Context) error {
+	s.mu.Lock()
+	if s.running != nil {
+		s.mu.Unlock()
+		return errors.New("the supervisor runs already")
+	}
+	s.mu.Unlock()
+	s.adopt(ctx)
+	s.mu.Lock()
+	s.running = ctx
+	for _, u := range s.units {
+		s.launchUnit(u)
+	}
+	s.mu.Unlock()
+	s.wg.Go(func() {
+		if err := s.exits.run(ctx); err != nil {
+			s.warn("%v; the exit codes of workloads are read late", err)
+		}
+	})
+	s.wg.Go(func() { s.settle(ctx) })
+	s.wg.Go(func() { s.collect(ctx) })
+	<-ctx.Done()
+	s.wg.Wait()
+	return nil
+}
+
+// notify tells everybody who waits that something changed.
+func (s *Supervisor) notify() {
+	s.mu.Lock()
+	close(s.changed)
+	s.changed = make(chan struct{})
+	s.mu.Unlock()
+}
+
+// Changed implements API.
+func (s *Supervisor) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+func (s *Supervisor) stopping() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.halting
+}
+
+// Declare implements API.
+func (s *Supervisor) Declare(ctx context.Context, d mesh.Declaration) error {
+	if err := d.Validate(); err != nil {
+		return &mesh.CallError{Code: mesh.CodeBadParams, Message: "the declaration is refused:\n" + err.Error()}
+	}
+	conflict := func(format string, a ...any) error {
+		return &mesh.CallError{Code: mesh.CodeConflict, Message: "the declaration is refused: " + fmt.Sprintf(format, a...)}
+	}
+	if m, n := s.cfg.Mesh(); m != "" && m != d.Mesh {
+		return conflict("it is for the mesh %q, this node is in %q", d.Mesh, m)
+	} else if n != "" && n != d.Node {
+		return conflict("it is for the node %q, this is %q", d.Node, n)
+	}
+	b, err := json.MarshalIndent(&d, "", " ")
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	old := s.decl
+	s.mu.Unlock()
+	if old != nil {
+		was, err := json.MarshalIndent(old, "", " ")
+		if err != nil {
+			return err
+		}
+		switch {
+		case bytes.Equal(was, b):
+			return nil
+		case d.Version.Less(old.Version):
+			return conflict("its version is epoch %d revision %d, the node has epoch %d revision %d", d.Epoch, d.Revision, old.Epoch, old.Revision)
+		case d.Version == old.Version:
+			return conflict("the node has another declaration of the same version, epoch %d revision %d; the revision must grow", d.Epoch, d.Revision)
+		}
+	}
+	if e := s.state.epoch(); d.Epoch < e {
+		return conflict("its epoch is %d, the controller's is %d by now", d.Epoch, e)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := atomicfile.Write(s.declarationPath(), b, 0o600); err != nil {
+		return &mesh.CallError{Code: mesh.CodeFailed, Message: "keep the declaration: " + err.Error()}
+	}
+	s.setDeclaration(&d)
+	return nil
+}
+
+// Declaration implements API.
+func (s *Supervisor) Declaration() (mesh.Declaration, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.decl == nil {
+		return mesh.Declaration{}, false
+	}
+	return *s.decl, true
+}
+
+// Epoch implements API.
+func (s *Supervisor) Epoch() uint64 { return s.state.epoch() }
+
+// AccountOf implements API.
+func (s *Supervisor) AccountOf(uid int) (string, bool) { return s.accounts.module(uid) }
+
+// SetSeed implements API.
+func (s *Supervisor) SetSeed(enabled bool) {
+	s.mu.Lock()
+	s.seedOff = !enabled
+	s.mu.Unlock()
+	s.notify()
+}
+
+// Status implements API.
+func (s *Supervisor) Status() hostapi.Status {
+	var out hostapi.Status
+	s.mu.Lock()
+	if s.decl != nil {
+		out.Declared = s.decl.Version
+	}
+	out.Settled = s.decl != nil
+	keys := append([]string(nil), s.order...)
+	units := make(map[string]*unit, len(s.units))
+	var extra []string
+	for k, u := range s.units {
+		units[k] = u
+		extra = append(extra, k)
+	}
+	s.mu.Unlock()
+	out.Applied = s.state.applied()
+	sort.Strings(extra)
+	for _, k := range append(keys, extra...) {
+		u := units[k]
+		if u == nil {
+			continue
+		}
+		delete(units, k)
+		u.mu.Lock()
+		v, ok := u.view, u.settled && u.want != nil
+		u.mu.Unlock()
+		if v.PID != 0 {
+			v.Memory = s.cgroups.memory(u.name)
+		}
+		out.Settled = out.Settled && ok
+		out.Resources = append(out.Resources, v)
+	}
+	return out
+}
+
+// SeatSocket implements API.
+func (s *Supervisor) SeatSocket(seat string) (path, key string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.order {
+		u := s.units[k]
+		if u == nil {
+			continue
+		}
+		u.mu.Lock()
+		sp := u.active
+		u.mu.Unlock()
+		if sp == nil {
+			continue
+		}
+		for _, n := range sp.Seats {
+			if n == seat {
+				return filepath.Join(s.seatDir(u.name), seatSocket), k, true
+			}
+		}
+	}
+	return "", "", false
+}
+
+// DialSeat connects to the socket of the running resource that holds seat. The seat's folder is the
+// workload's, so the socket is opened without following a link out of it: a holder cannot make the host
+// talk to a socket that is not its own.
+func (s *Supervisor) DialSeat(ctx context.Context, seat string) (net.Conn, error) {
+	path, _, ok := s.SeatSocket(seat)
+	if !ok {
+		return nil, &mesh.CallError{Code: mesh.CodeUnavailable, Message: "nobody on this node holds the seat " + seat}
+	}
+	return dialSocket(ctx, filepath.Dir(path), filepath.Base(path))
+}
+
+// seedSource is the seed as a source.
+func (s *Supervisor) seedSource() (artifact.Source, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seedOff {
+		return nil, fmt.Errorf("%w: the seed is disabled", errSource)
+	}
+	if s.layout == nil {
+		l, err := artifact.OpenLayout(os.DirFS(s.cfg.Seed))
+		if err != nil {
+			return nil, fmt.Errorf("open the seed: %w", err)
+		}
+		s.layout = l
+	}
+	return s.layout, nil
+}
+
+// storeSource is the artifact store as a source: the one that runs here, else the mesh's.
+func (s *Supervisor) storeSource() (artifact.Source, error) {
+	if _, _, ok := s.SeatSocket(mesh.SeatStore); ok {
+		tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return s.DialSeat(ctx, mesh.SeatStore)
+		}, DisableCompression: true, DisableKeepAlives: true, ResponseHeaderTimeout: time.Minute}
+		return &artifact.Client{HTTP: &http.Client{Transport: tr}, Base: "http://store"}, nil
+	}
+	if s.cfg.Store != nil {
+		tr, base, err := s.cfg.Store()
+		if err != nil {
+			return nil, err
+		}
+		return &artifact.Client{HTTP: &http.Client{Transport: tr}, Base: strings.TrimSuffix(base, "/")}, nil
+	}
+	return nil, fmt.Errorf("%w: no artifact store runs here", errSource)
+}
