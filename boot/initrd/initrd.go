@@ -1,9 +1,9 @@
 // Package initrd is the first stage of a boot: it finds the release's root on the booted disk by its hash, verifies all of
-// it, mounts it and hands over to PID 1 in it.
+// it, mounts it and switches to it.
 //
 // A root that does not verify, to the last block, is never mounted; then, and for everything else that fails, the stage
 // ends in the rescue mode, which says what failed and keeps the console. It writes to no disk.
-// Start with Main; the phases are in the order of the files: mounts, root, switch, rescue.
+// Start with Run; the phases are in the order of the files: initrd, root, switch, rescue.
 package initrd
 
 import (
@@ -25,18 +25,25 @@ import (
 	"kingpost/internal/release"
 )
 
-// PathTimeline carries the phases of the boot to PID 1.
-const PathTimeline = mesh.PathRun + "/boot-times.json"
-
 // diskWait is how long disks may take to appear after their drivers were loaded; USB sticks take several seconds.
 const diskWait = 30 * time.Second
 
-// Main runs the stage. It does not return: it ends in the next stage's program, or in rescue mode.
-func Main() {
+// Booted is what the stage hands over.
+type Booted struct {
+	Info    mesh.BootInfo
+	Console *console.Console
+	Times   *timeline.Timeline
+}
+
+// Run runs the stage. It returns with the release's root as the root of the file system; when anything fails it does not
+// return, but ends in rescue mode.
+func Run() Booted {
 	s := &stage{times: timeline.New(Uptime)}
 	s.times.Mark("kernel")
-	err := s.run(context.Background())
-	s.rescue(err)
+	if err := s.run(context.Background()); err != nil || s.asked {
+		s.rescue(err)
+	}
+	return Booted{s.info, s.console, s.times}
 }
 
 // Uptime is the time since the kernel started, sleep included (CLOCK_BOOTTIME).

@@ -44,7 +44,11 @@ const hostStop = 10 * time.Second
 type hostRunner struct {
 	p      *pid1
 	out    *os.File // the hosts' standard output and error
+	file   *boundedFile
 	notify *launcher.Notify
+	// firstReady is closed when a host is ready for the first time in this boot.
+	firstReady chan struct{}
+	once       sync.Once
 
 	mu      sync.Mutex
 	current *instance
@@ -56,7 +60,10 @@ type hostRunner struct {
 }
 
 func newHostRunner(p *pid1) *hostRunner {
-	h := &hostRunner{p: p, letGo: func() {}}
+	h := &hostRunner{
+		p: p, letGo: func() {}, firstReady: make(chan struct{}),
+		file: &boundedFile{path: stateDir + "/host.log", max: hostLogSize},
+	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		p.log.WithError(err).Error("make the host's log pipe")
@@ -236,15 +243,15 @@ func (h *hostRunner) isReady() bool {
 
 func (h *hostRunner) onReady(launcher.Host) {
 	h.mu.Lock()
-	first := !h.seen
-	h.ready, h.seen = true, true
+	h.ready = true
 	letGo := h.letGo
 	h.letGo = func() {}
 	h.mu.Unlock()
 	letGo()
-	if first {
+	h.once.Do(func() {
+		close(h.firstReady)
 		h.p.booted()
-	}
+	})
 	h.p.look()
 }
 
@@ -285,7 +292,6 @@ func (h *hostRunner) end() {
 
 // pump keeps what hosts print in a bounded file.
 func (h *hostRunner) pump(r *os.File) {
-	file := &boundedFile{path: stateDir + "/host.log", max: hostLogSize}
 	buf := make([]byte, 16<<10)
 	var line []byte
 	for {
@@ -293,7 +299,7 @@ func (h *hostRunner) pump(r *os.File) {
 		if err != nil {
 			return
 		}
-		_, _ = file.Write(buf[:n])
+		_, _ = h.file.Write(buf[:n])
 		line = append(line, buf[:n]...)
 		for {
 			i := bytes.IndexByte(line, '\n')

@@ -18,6 +18,8 @@ type boundedFile struct {
 	mu   sync.Mutex
 	f    *os.File
 	size int64
+	// closed keeps the file system free to be unmounted.
+	closed bool
 }
 
 // Write appends p. A file that cannot be written loses p and is tried again with the next one: a log never stops what is logged.
@@ -28,6 +30,9 @@ func (b *boundedFile) Write(p []byte) (int, error) {
 		b.f.Close()
 		b.f = nil
 		_ = os.Rename(b.path, b.path+".old")
+	}
+	if b.closed {
+		return len(p), nil
 	}
 	if b.f == nil {
 		f, err := os.OpenFile(b.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
@@ -44,10 +49,11 @@ func (b *boundedFile) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close closes the file; a later Write opens it again.
+// Close closes the file; later writes are lost.
 func (b *boundedFile) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.closed = true
 	if b.f != nil {
 		b.f.Close()
 		b.f = nil

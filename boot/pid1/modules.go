@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -55,10 +57,26 @@ func (m *modules) listed(ctx context.Context) {
 	}
 }
 
-// coldplug loads a module for every device that there is.
-func (m *modules) coldplug(ctx context.Context) {
+// othersAfter is how long the drivers of other devices wait for the first host to be ready: on a slow machine loading
+// them at the same time would cost its first answer a second.
+const othersAfter = 15 * time.Second
+
+// coldplug loads a module for every device that there is: network cards at once, since the host waits for them, all
+// others once hostReady is closed.
+func (m *modules) coldplug(ctx context.Context, hostReady <-chan struct{}) {
 	if m.l == nil {
 		return
+	}
+	for _, alias := range networkCards("/sys/bus") {
+		if err := m.l.Load(ctx, alias); err != nil {
+			m.p.log.WithError(err).Info("a network card has no driver yet")
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case <-hostReady:
+	case <-time.After(othersAfter):
 	}
 	names, err := m.l.LoadByModalias(ctx, os.DirFS("/sys"))
 	if err != nil {
@@ -66,4 +84,28 @@ func (m *modules) coldplug(ctx context.Context) {
 		m.p.log.WithError(err).Info("drivers that did not load")
 	}
 	m.p.log.WithField("modules", strings.Join(names, " ")).Info("devices have their drivers")
+}
+
+// networkCards returns the modaliases of network cards on PCI and virtio; what hangs on other buses comes with the rest.
+func networkCards(bus string) []string {
+	var out []string
+	for _, b := range []struct{ file, prefix string }{
+		{"pci/devices/*/class", "0x02"},                   // PCI Code and ID Assignment: network controllers
+		{"virtio/devices/*/modalias", "virtio:d00000001"}, // virtio 1.2, section 5: device 1
+	} {
+		files, err := filepath.Glob(filepath.Join(bus, b.file))
+		if err != nil {
+			continue
+		}
+		for _, f := range files {
+			what, err := os.ReadFile(f)
+			if err != nil || !strings.HasPrefix(string(what), b.prefix) {
+				continue
+			}
+			if a, err := os.ReadFile(filepath.Join(filepath.Dir(f), "modalias")); err == nil {
+				out = append(out, strings.TrimSpace(string(a)))
+			}
+		}
+	}
+	return out
 }

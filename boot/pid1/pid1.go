@@ -52,18 +52,14 @@ type pid1 struct {
 	wake chan struct{} // lets the console look again
 }
 
-// Main runs PID 1. It does not return: it ends with the machine.
-func Main() {
-	p := &pid1{times: timeline.New(initrd.Uptime), wake: make(chan struct{}, 1)}
+// pathTimes keeps the phases of this boot, for people and benchmarks.
+const pathTimes = mesh.PathRun + "/boot-times.json"
+
+// Main runs PID 1 in the root that the initrd stage has found. It does not return: it ends with the machine.
+func Main(b initrd.Booted) {
+	p := &pid1{times: b.Times, console: b.Console, info: b.Info, wake: make(chan struct{}, 1)}
 	// The heap is a few hundred kilobytes; collecting it earlier keeps what the node has for its workloads.
 	debug.SetGCPercent(50)
-	p.times.Load(initrd.PathTimeline)
-	p.times.Mark("init")
-	active, err := os.ReadFile("/sys/class/tty/console/active")
-	if err != nil {
-		active = nil
-	}
-	p.console = console.Open(string(active), "/dev")
 	p.log = newLog(p.console, mesh.PathRun+"/init.log")
 	p.run()
 }
@@ -83,11 +79,6 @@ func (p *pid1) run() {
 			p.debug = p.debug || w == "kingpost.debug"
 		}
 	}
-	if b, err := os.ReadFile(mesh.PathBoot); err != nil {
-		p.warn("the initrd left no word about the boot: %v", err)
-	} else if err := json.Unmarshal(b, &p.info); err != nil {
-		p.warn("the initrd's word about the boot: %v", err)
-	}
 	p.release()
 
 	ctx := context.Background()
@@ -104,13 +95,11 @@ func (p *pid1) run() {
 	p.mounts()
 	var wg sync.WaitGroup
 	mods := newModules(p)
-	wg.Go(func() { p.data(); p.times.Mark("data") })
+	wg.Go(p.data)
 	mods.listed(background)
 	p.esp()
-	p.times.Mark("modules")
-	// The devices that the initrd did not need, network cards among them, come while the host starts.
-	go mods.coldplug(background)
 	wg.Wait()
+	p.times.Mark("mounts")
 	p.clock()
 	p.writeInfo()
 	p.settings()
@@ -123,6 +112,8 @@ func (p *pid1) run() {
 		p.launch(launcherCtx)
 	}()
 	p.times.Mark("start")
+	// The devices that the initrd did not need come while the host starts, its network first.
+	go mods.coldplug(background, p.host.firstReady)
 	go p.console.Follow(background, console.Host(mesh.PathHostSocket, 10*time.Second), p.wake)
 	buttons := make(chan string, 1)
 	go watchButtons(background, buttons, p.log)
@@ -255,10 +246,10 @@ func (p *pid1) launch(ctx context.Context) {
 	p.host.end()
 }
 
-// onReady is told by the first host that is ready.
+// booted is told by the first host that is ready.
 func (p *pid1) booted() {
 	p.times.Mark("host")
-	if err := p.times.Save(initrd.PathTimeline); err != nil {
+	if err := p.times.Save(pathTimes); err != nil {
 		p.log.WithError(err).Warn("save the boot's phases")
 	}
 	p.console.Line("booted in %s", p.times)

@@ -35,6 +35,7 @@ func (p *pid1) shutdown(action string) {
 	p.dog.feed()
 	p.endProcesses()
 	saveClock(time.Now(), p.log)
+	p.host.file.Close()
 	unix.Sync()
 	p.unmount()
 	unix.Sync()

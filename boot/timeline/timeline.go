@@ -60,26 +60,11 @@ func (t *Timeline) String() string {
 	return fmt.Sprintf("%.2fs: %s", last, strings.Join(parts, ", "))
 }
 
-// Save writes the timeline for the next stage or for people.
+// Save writes the timeline as JSON.
 func (t *Timeline) Save(path string) error {
 	b, err := json.Marshal(t.Phases())
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(path, append(b, '\n'), 0o644)
-}
-
-// Load continues what the stage before saved. A file that is missing or unreadable costs only the earlier phases.
-func (t *Timeline) Load(path string) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return
-	}
-	var p []Phase
-	if json.Unmarshal(b, &p) != nil {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.phases = append(p, t.phases...)
 }

@@ -1,5 +1,5 @@
-// Command mesh-init is /init twice: in the initrd it finds, verifies and mounts the release's root; in that root it is
-// PID 1. It takes no arguments and is of no use outside a node.
+// Command mesh-init is a node's first program, /init of the initrd: it finds, verifies and mounts the release's root and
+// then is PID 1 in it. It takes no arguments and is of no use outside a node.
 package main
 
 import (
@@ -17,10 +17,11 @@ func main() {
 		fmt.Fprintln(os.Stderr, "mesh-init is the first program of a node and runs as PID 1 only")
 		os.Exit(2)
 	}
-	// The initrd is memory; a root never is.
+	// The initrd is memory. In anything else a root was mounted that nobody has verified, so it is left alone.
 	var st unix.Statfs_t
-	if err := unix.Statfs("/", &st); err == nil && (st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC) {
-		initrd.Main()
+	if err := unix.Statfs("/", &st); err != nil || st.Type != unix.TMPFS_MAGIC && st.Type != unix.RAMFS_MAGIC {
+		fmt.Fprintln(os.Stderr, "mesh-init was not started from the release's initrd; boot the release's own entry")
+		os.Exit(1)
 	}
-	pid1.Main()
+	pid1.Main(initrd.Run())
 }
