@@ -77,15 +77,15 @@ func direct(dir, image string) (Boot, error) {
 		return Boot{}, err
 	}
 	defer f.Close()
-	file, size, err := openUKI(f)
+	file, err := UKI(f)
 	if err != nil {
 		return Boot{}, err
 	}
-	img, err := uki.Read(file, size)
+	img, err := uki.Read(file, file.Size())
 	if err != nil {
 		return Boot{}, err
 	}
-	b := Boot{Kernel: filepath.Join(dir, "kernel"), Initrd: filepath.Join(dir, "initrd"), UKISize: size}
+	b := Boot{Kernel: filepath.Join(dir, "kernel"), Initrd: filepath.Join(dir, "initrd"), UKISize: file.Size()}
 	if b.Cmdline, err = img.Text(uki.Cmdline); err != nil {
 		return Boot{}, err
 	}
@@ -102,38 +102,38 @@ func direct(dir, image string) (Boot, error) {
 	return b, nil
 }
 
-// openUKI finds the UKI that a fresh image boots: the one that its entry other than rescue names.
-func openUKI(f *os.File) (io.ReaderAt, int64, error) {
+// UKI opens the UKI that a fresh image boots: the one that its entry other than rescue names. It is valid while f is open.
+func UKI(f *os.File) (*io.SectionReader, error) {
 	st, err := f.Stat()
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	table, err := gpt.Read(f, st.Size(), 0)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	esp, err := release.OpenESP(f, table)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	entries, err := esp.List(release.ESPEntries)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	for _, e := range entries {
 		data, err := esp.ReadFile(release.ESPEntries+"/"+e.Name, 64<<10)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		entry, err := release.ParseBootEntry(e.Name, data)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		if entry.ID != "rescue" {
 			return esp.OpenFile(strings.TrimPrefix(entry.EFI, "/"))
 		}
 	}
-	return nil, 0, fmt.Errorf("the ESP has no boot entry but rescue's")
+	return nil, fmt.Errorf("the ESP has no boot entry but rescue's")
 }
 
 func save(path string, r io.Reader) error {

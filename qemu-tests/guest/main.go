@@ -4,6 +4,7 @@
 //	guest kill PID        sends SIGKILL; needs CAP_KILL
 //	guest stay            prints what it was given (environment, files of the folders named), then runs until it is stopped
 //	guest write FILE TEXT appends a line and is done
+//	guest memory PID ...  prints what processes hold in memory, "PID BYTES" a line
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"sort"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -46,7 +48,27 @@ func run(args []string) error {
 		}
 		return f.Close()
 	}
+	if args[0] == "memory" {
+		return memory(args[1:])
+	}
 	return fmt.Errorf("unknown command %q", args)
+}
+
+// memory reads VmRSS (proc(5), /proc/PID/status), which everybody may.
+func memory(pids []string) error {
+	for _, pid := range pids {
+		b, err := os.ReadFile("/proc/" + pid + "/status")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(b)) {
+			var kib int64
+			if n, _ := fmt.Sscanf(line, "VmRSS: %d kB", &kib); n == 1 {
+				fmt.Println(pid, kib<<10)
+			}
+		}
+	}
+	return nil
 }
 
 func stay(folders []string) error {

@@ -84,6 +84,15 @@ type raisedDisk struct {
 // Raised boots a node from a disk that was raised once for all tests of a run. manifests, named form, are what the raise
 // is asked for; form "" is the image's own.
 func (l *Lab) Raised(ctx context.Context, form string, manifests ...mesh.Manifest) (*Node, error) {
+	n, err := l.StartRaised(ctx, form, Spec{}, manifests...)
+	if err != nil {
+		return n, err
+	}
+	return n, n.WaitUp(ctx, 0)
+}
+
+// StartRaised is Raised without waiting, and with s for what is not the disk.
+func (l *Lab) StartRaised(ctx context.Context, form string, s Spec, manifests ...mesh.Manifest) (*Node, error) {
 	l.mu.Lock()
 	d := l.raised[form]
 	if d == nil {
@@ -95,7 +104,8 @@ func (l *Lab) Raised(ctx context.Context, form string, manifests ...mesh.Manifes
 	if d.err != nil {
 		return nil, fmt.Errorf("raise a mesh for several tests: %w", d.err)
 	}
-	n, err := l.Boot(ctx, Spec{Base: d.path})
+	s.Base = d.path
+	n, err := l.Start(ctx, s)
 	if err != nil {
 		return n, err
 	}
