@@ -249,7 +249,7 @@ func (n *fakeNode) call(w http.ResponseWriter, r *http.Request) {
 	case mesh.VerbDescribe:
 		result = []mesh.VerbInfo{{Name: "declare", Summary: "write declarations", Roles: []mesh.Role{mesh.RoleOperator}, Changes: true}}
 	case verbs.Status:
-		result = verbs.StatusResult{Mesh: "home", Node: "alpha", Epoch: 2, Settled: true, Nodes: []verbs.NodeStatus{}, Modules: []verbs.ModuleStatus{}, Seats: []verbs.SeatStatus{}}
+		result = verbs.StatusResult{Mesh: "home", Node: "alpha", Epoch: 2, Settled: true, Nodes: []verbs.NodeStatus{{Name: "alpha", Arch: "amd64", Control: true, Declared: mesh.Version{Epoch: 1, Revision: 1}, Delivered: true}}, Modules: []verbs.ModuleStatus{}, Seats: []verbs.SeatStatus{}}
 	case verbs.Push:
 		var p verbs.PushParams
 		if err := json.Unmarshal(req.Params, &p); err != nil {

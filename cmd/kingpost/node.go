@@ -8,18 +8,45 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/hostapi"
+	"kingpost/internal/mesh/verbs"
 )
 
 func newNodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "node",
-		Short:   "Look at a node, restart it or switch it off",
-		Example: "  kingpost node status\n  kingpost node reboot",
+		Short:   "List nodes, look at one, restart it or switch it off",
+		Example: "  kingpost node list\n  kingpost node reboot",
 	}
-	cmd.AddCommand(newNodeStatusCommand(),
+	cmd.AddCommand(newNodeListCommand(), newNodeStatusCommand(),
 		newPowerCommand("reboot", "Stop everything in order and start the node again", "reboots"),
 		newPowerCommand("poweroff", "Stop everything in order and switch the node off", "switches itself off"))
+	return cmd
+}
+
+func newNodeListCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "list", Short: "List the nodes of the mesh, what they must run and whether they have it",
+		Example: "  kingpost node list", Args: cobra.NoArgs,
+	}
+	out := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := openConfig()
+		if err != nil {
+			return err
+		}
+		x, client, err := c.dial(contextName(cmd))
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		var m verbs.StatusResult
+		if err := client.Call(cmd.Context(), mesh.SeatController, verbs.Status, nil, &m); err != nil {
+			return explain(x, fmt.Errorf("list the nodes: %w", err))
+		}
+		return out.print(cmd.OutOrStdout(), m.Nodes, func(w io.Writer) error { return nodesTable(w, m.Nodes) })
+	}
 	return cmd
 }
 

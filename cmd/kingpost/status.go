@@ -88,6 +88,7 @@ func (s *meshStatus) table(w io.Writer) error {
 	}
 	if c := s.Controller; c != nil {
 		if len(c.Nodes) > 1 {
+			fmt.Fprintln(w)
 			if err := nodesTable(w, c.Nodes); err != nil {
 				return err
 			}
@@ -105,12 +106,13 @@ func (s *meshStatus) table(w io.Writer) error {
 }
 
 func nodesTable(w io.Writer, nodes []verbs.NodeStatus) error {
-	t := newTable("NODE", "ARCH", "DECLARED", "DELIVERED", "REASON")
+	t := newTable("NODE", "ARCH", "ROLE", "DECLARED", "DELIVERED", "REASON")
 	for _, n := range nodes {
-		t.add(n.Name, n.Arch, fmt.Sprintf("(%d,%d)", n.Declared.Epoch, n.Declared.Revision), text(n.Delivered), n.Reason)
-	}
-	if _, err := fmt.Fprintln(w); err != nil {
-		return err
+		role := "node"
+		if n.Control {
+			role = "control-node"
+		}
+		t.add(n.Name, n.Arch, role, fmt.Sprintf("(%d,%d)", n.Declared.Epoch, n.Declared.Revision), text(n.Delivered), text(n.Reason))
 	}
 	return t.write(w)
 }
