@@ -116,13 +116,24 @@ func checkFiles(files []verbs.BuildFile) error {
 	if len(files) > maxFiles {
 		return fmt.Errorf("files: %d of them, at most %d are allowed; push a tar as blob", len(files), maxFiles)
 	}
-	total := 0
+	total, paths := 0, make(map[string]bool, len(files))
 	for i, f := range files {
+		if paths[f.Path] {
+			return fmt.Errorf("files[%d].path: %.100q is given twice", i, f.Path)
+		}
+		paths[f.Path] = true
 		if f.Path == "" || path.Clean(f.Path) != f.Path || path.IsAbs(f.Path) || f.Path == "." || f.Path == ".." || strings.HasPrefix(f.Path, "../") || strings.ContainsAny(f.Path, "\\\x00") {
 			return fmt.Errorf("files[%d].path: %.100q is no clean relative path inside the bundle", i, f.Path)
 		}
 		if total += len(f.Content); total > verbs.MaxBuildInline {
 			return fmt.Errorf("files: they have more than %d bytes together; push a tar as blob", verbs.MaxBuildInline)
+		}
+	}
+	for _, f := range files {
+		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
+			if paths[dir] {
+				return fmt.Errorf("files: %.100q is a file, and %.100q lies in it", dir, f.Path)
+			}
 		}
 	}
 	return nil
