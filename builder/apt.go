@@ -1,0 +1,177 @@
+package builder
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// apt is a private state of apt for one suite and architecture: it never touches the machine's own, and works
+// as any user.
+type apt struct {
+	dir    string // state
+	conf   string // APT_CONFIG
+	suite  string
+	arch   string
+	mirror string // a base URL to use instead of the machine's own sources
+	fresh  bool   // the lists were brought up to date by this build
+}
+
+// listsAge is how old package lists may be before a new lock is made from them.
+const listsAge = 12 * time.Hour
+
+func openApt(cache *Cache, suite, arch, mirror string) (*apt, error) {
+	name := suite + "-" + arch
+	if mirror != "" {
+		name += "-" + hashStrings(mirror)[:8]
+	}
+	a := &apt{dir: cache.path("apt", name), suite: suite, arch: arch, mirror: mirror}
+	a.conf = filepath.Join(a.dir, "apt.conf")
+	for _, d := range []string{"lists/partial", "cache/archives/partial", "etc/preferences.d"} {
+		if err := os.MkdirAll(filepath.Join(a.dir, d), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.configure(); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *apt) configure() error {
+	var lines []string
+	if a.mirror != "" {
+		lines = []string{aptSource{"signed-by=/usr/share/keyrings/debian-archive-keyring.gpg", a.mirror, a.suite, []string{"main", "non-free-firmware"}}.line()}
+	} else {
+		sources, err := suiteSources(os.DirFS("/etc"), a.suite)
+		if err != nil {
+			return err
+		}
+		for _, s := range sources {
+			lines = append(lines, s.line())
+		}
+	}
+	if err := os.WriteFile(filepath.Join(a.dir, "etc/sources.list"), []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+		return err
+	}
+	conf := fmt.Sprintf(`Dir::State "%[1]s";
+Dir::State::Lists "%[1]s/lists";
+Dir::State::status "/dev/null";
+Dir::Cache "%[1]s/cache";
+Dir::Etc::sourcelist "%[1]s/etc/sources.list";
+Dir::Etc::sourceparts "-";
+Dir::Etc::preferences "-";
+Dir::Etc::preferencesparts "%[1]s/etc/preferences.d";
+APT::Architecture "%[2]s";
+APT::Architectures { "%[2]s"; };
+Acquire::Languages "none";
+Acquire::Retries "3";
+`, a.dir, a.arch)
+	if os.Geteuid() == 0 {
+		// The unprivileged user that apt would change to cannot enter root's cache folder.
+		conf += "APT::Sandbox::User \"root\";\n"
+	}
+	return os.WriteFile(a.conf, []byte(conf), 0o644)
+}
+
+// run runs one of apt's programs with the private state in folder dir.
+func (a *apt) run(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "APT_CONFIG="+a.conf, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case errors.Is(err, exec.ErrNotFound):
+		return nil, fmt.Errorf("%s is not installed: packages come through Debian's apt; on another system put every .deb of the lock into a folder and give it with --debs", name)
+	case err != nil:
+		return nil, fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, tail(errs.String(), 15))
+	}
+	return out.Bytes(), nil
+}
+
+// tail is the last n lines of s.
+func tail(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// update brings the package lists up to date, at most once a build, and not while they are younger than age.
+func (a *apt) update(ctx context.Context, age time.Duration) error {
+	stamp := filepath.Join(a.dir, "updated")
+	st, err := os.Stat(stamp)
+	if a.fresh || (err == nil && time.Since(st.ModTime()) < age) {
+		return nil
+	}
+	lock, err := lockFile(ctx, filepath.Join(a.dir, "lock"))
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if _, err := a.run(ctx, a.dir, "apt-get", "-q", "update", "-o", "APT::Update::Error-Mode=any"); err != nil {
+		return fmt.Errorf("bring the package lists of %s up to date: %w", a.suite, err)
+	}
+	a.fresh = true
+	return os.WriteFile(stamp, nil, 0o644)
+}
+
+// debInfo is a package as the lists have it.
+type debInfo struct {
+	LockedDeb
+	Depends string
+}
+
+// show returns the version of a package that apt would install. ok is false when there is none.
+func (a *apt) show(ctx context.Context, name string) (info debInfo, ok bool, err error) {
+	out, err := a.run(ctx, a.dir, "apt-cache", "show", "--no-all-versions", name)
+	if err != nil {
+		if strings.Contains(err.Error(), "No packages found") || strings.Contains(err.Error(), "Unable to locate") {
+			return debInfo{}, false, nil
+		}
+		return debInfo{}, false, err
+	}
+	st := parseStanzas(string(out))
+	if len(st) == 0 || st[0]["sha256"] == "" {
+		return debInfo{}, false, nil
+	}
+	info = debInfo{LockedDeb{Package: st[0]["package"], Version: st[0]["version"], Arch: st[0]["architecture"], SHA256: st[0]["sha256"]}, st[0]["depends"]}
+	if pre := st[0]["pre-depends"]; pre != "" {
+		info.Depends = strings.TrimPrefix(info.Depends+", "+pre, ", ")
+	}
+	if _, err := fmt.Sscan(st[0]["size"], &info.Size); err != nil {
+		return debInfo{}, false, fmt.Errorf("apt-cache show %s: size %q: %w", name, st[0]["size"], err)
+	}
+	return info, true, nil
+}
+
+// download fetches one version of a package into folder dir.
+func (a *apt) download(ctx context.Context, dir string, debs ...LockedDeb) error {
+	args := []string{"-q", "download"}
+	for _, d := range debs {
+		args = append(args, d.Package+"="+d.Version)
+	}
+	_, err := a.run(ctx, dir, "apt-get", args...)
+	return err
+}
+
+// dependNames lists the packages of a Depends field, the first of each set of alternatives.
+func dependNames(depends string) []string {
+	var out []string
+	for part := range strings.SplitSeq(depends, ",") {
+		first, _, _ := strings.Cut(part, "|")
+		if f := strings.Fields(first); len(f) > 0 {
+			name, _, _ := strings.Cut(f[0], ":")
+			out = append(out, name)
+		}
+	}
+	return out
+}

@@ -1,0 +1,432 @@
+package builder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Options says what to build and where.
+type Options struct {
+	// Recipe is the recipe's file, inside the sources that it is built from.
+	Recipe string
+	// Arch is the architecture to build; empty takes this machine's if the recipe has it, else its first.
+	Arch string
+	// Out is the folder below which the output goes, Out/NAME.
+	Out string
+	// Cache is the folder of what builds keep; see DefaultCacheDir.
+	Cache string
+	// Debs is a folder of .deb files that are used before anything is downloaded.
+	Debs string
+	// Mirror is a base URL of Debian to use instead of the machine's own apt sources.
+	Mirror string
+	// UpdateLock writes the lock anew, for every architecture of the recipe, before building.
+	UpdateLock bool
+	// Report is told about the phases; nil is nobody.
+	Report Reporter
+}
+
+// build is one build under way.
+type build struct {
+	Options
+	cache  *Cache
+	repo   string // the sources
+	recipe *Recipe
+	name   string // of the recipe in the repository: "images/vm.yaml"
+	arch   string
+	lock   *Lock
+	pkgs   *packages
+	tool   *goTool
+	plan   *seedPlan
+	sums   map[string]string // go.sum files
+	keys   map[string]string // of our programs, by package
+}
+
+// Build makes a node image and returns what it made. On an error, and when ctx ends, nothing has changed in the
+// output folder.
+func Build(ctx context.Context, o Options) (*Result, string, error) {
+	if o.Report == nil {
+		o.Report = silent{}
+	}
+	b := &build{Options: o}
+	res, dir, err := b.run(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("stopped; nothing was put in place: %w", context.Cause(ctx))
+		}
+		return nil, "", explain(err, o.Out, o.Cache)
+	}
+	return res, dir, nil
+}
+
+func (b *build) run(ctx context.Context) (*Result, string, error) {
+	if err := b.phase("recipe", func(p Phase) (string, error) { return b.readRecipe() }); err != nil {
+		return nil, "", err
+	}
+	out, err := newOutput(filepath.Join(b.Out, b.recipe.Name))
+	if err != nil {
+		return nil, "", err
+	}
+	res, err := b.make(ctx, out)
+	if err != nil {
+		return nil, "", errors.Join(err, out.discard())
+	}
+	b.cache.prune()
+	return res, out.final, nil
+}
+
+// phase runs f as one phase.
+func (b *build) phase(name string, f func(Phase) (string, error)) error {
+	p := b.Report.Phase(name)
+	detail, err := f(p)
+	p.Done(detail, err)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// make makes everything in out and commits it.
+func (b *build) make(ctx context.Context, out *output) (*Result, error) {
+	var (
+		k          *kernel
+		root       rootInputs
+		boot       *bootFiles
+		img        *rootImage
+		efi        string
+		components map[string]binary
+		third      map[string]binary
+		produced   string
+	)
+	res := &Result{ReleaseInfo: b.recipe.Info(b.arch)}
+	seed := filepath.Join(out.dir, ".seed")
+	steps := []struct {
+		name string
+		do   func(Phase) (string, error)
+	}{
+		{"lock", func(p Phase) (string, error) { return b.checkLock(ctx, p) }},
+		{"packages", func(p Phase) (string, error) {
+			debs := b.lock.Debs[b.arch]
+			return fmt.Sprintf("%d packages", len(debs)), b.pkgs.fetch(ctx, debs, p)
+		}},
+		{"kernel", func(Phase) (_ string, err error) {
+			if k, err = b.takeKernel(ctx); err != nil {
+				return "", err
+			}
+			return k.Version, b.takeFiles(ctx, &root, &efi)
+		}},
+		{"programs", func(Phase) (_ string, err error) {
+			components, third, err = b.programs(ctx)
+			return fmt.Sprintf("%d ours, %d third-party", len(components), len(third)), err
+		}},
+		{"seed", func(p Phase) (string, error) {
+			ours := maps.Clone(components)
+			maps.DeleteFunc(ours, func(n string, _ binary) bool { return !slices.Contains(b.plan.components, n) })
+			return fmt.Sprintf("%d modules", len(b.plan.modules)), writeSeed(ctx, b.cache, seed, seedInputs{
+				plan: b.plan, components: ours, thirdParty: third,
+				version: b.recipe.Version, arch: b.arch, time: b.recipe.Time(),
+			}, p)
+		}},
+		{"root", func(p Phase) (_ string, err error) {
+			root.recipe, root.info, root.kernel, root.seed = b.recipe, res.ReleaseInfo, k, seed
+			root.init, root.host = components[programInit], components[programHost]
+			if img, err = writeRoot(ctx, out.path(FileRoot), root, p); err != nil {
+				return "", err
+			}
+			res.Kernel, res.HashOffset, res.RootHash = k.Version, img.HashOffset, fmt.Sprintf("%x", img.RootHash)
+			return fmt.Sprintf("%s, root hash %.16s...", mib(img.Size), res.RootHash), os.RemoveAll(seed)
+		}},
+		{"boot", func(Phase) (string, error) {
+			initrd, err := makeInitrd(ctx, b.cache, res.ReleaseInfo, components[programInit], k)
+			if err != nil {
+				return "", err
+			}
+			if boot, err = makeBoot(ctx, b.recipe, res.ReleaseInfo, k, initrd, efi, img); err != nil {
+				return "", err
+			}
+			res.Cmdline = boot.cmdline.String()
+			return fmt.Sprintf("UKI %s, initrd %s", mib(int64(len(boot.uki))), mib(int64(len(initrd)))), b.writeBoot(out, boot)
+		}},
+		{"disk", func(p Phase) (string, error) {
+			return "", writeDisk(ctx, out.path(FileDisk), b.recipe, res.ReleaseInfo, boot, img, p)
+		}},
+		{"check", func(Phase) (string, error) {
+			if err := out.describe(ctx, res); err != nil {
+				return "", err
+			}
+			var err error
+			produced, err = b.checkProduced(res)
+			return produced, err
+		}},
+	}
+	for _, s := range steps {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if err := b.phase(s.name, s.do); err != nil {
+			return nil, err
+		}
+	}
+	return res, b.phase("commit", func(Phase) (string, error) { return out.final, out.commit() })
+}
+
+// readRecipe reads everything that is checked before any work is done.
+func (b *build) readRecipe() (_ string, err error) {
+	if b.repo, err = FindRepository(filepath.Dir(b.Recipe)); err != nil {
+		return "", err
+	}
+	abs, err := filepath.Abs(b.Recipe)
+	if err != nil {
+		return "", err
+	}
+	rel, err := filepath.Rel(b.repo, abs)
+	if err != nil {
+		return "", err
+	}
+	b.name = filepath.ToSlash(rel)
+	fsys := os.DirFS(b.repo)
+	if b.recipe, err = ReadRecipe(fsys, b.name); err != nil {
+		return "", err
+	}
+	if b.arch, err = b.recipe.Architecture(b.Arch, runtime.GOARCH); err != nil {
+		return "", err
+	}
+	if b.plan, err = planSeed(fsys, b.recipe.Seed); err != nil {
+		return "", err
+	}
+	if b.cache, err = OpenCache(b.Cache); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s %s for %s", b.recipe.Name, b.recipe.Version, b.arch), nil
+}
+
+// relockCommand is how the lock is written anew, for messages.
+func (b *build) relockCommand() string { return "kingpost build --update-lock " + b.Recipe }
+
+// checkLock reads the lock, or makes it where that was asked for, and checks that everything matches it.
+func (b *build) checkLock(ctx context.Context, p Phase) (string, error) {
+	var err error
+	if b.tool, err = openGo(ctx, b.cache, b.arch, b.repo); err != nil {
+		return "", err
+	}
+	repo := os.DirFS(b.repo)
+	if b.sums, err = sumFiles(repo, b.plan); err != nil {
+		return "", err
+	}
+	b.pkgs = b.packagesFor(b.arch)
+	lockName := LockName(b.name)
+	b.lock, err = ReadLock(repo, lockName)
+	switch {
+	case b.UpdateLock:
+		if b.lock, err = b.makeLock(ctx, p); err != nil {
+			return "", err
+		}
+		return "made anew", b.saveLock()
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("%s is missing: it pins what the recipe comes down to. Make it: %s", lockName, b.relockCommand())
+	case err != nil:
+		return "", err
+	}
+	if err := b.lock.matches(b.recipe, b.arch); err != nil {
+		return "", err
+	}
+	return lockName, b.lock.checkToolchain(b.tool.version, b.sums, b.relockCommand())
+}
+
+func (b *build) packagesFor(arch string) *packages {
+	return &packages{cache: b.cache, folder: b.Debs, relock: b.relockCommand(), apt: sync.OnceValues(func() (*apt, error) {
+		return openApt(b.cache, b.recipe.Debian.Suite, arch, b.Mirror)
+	})}
+}
+
+// makeLock resolves the recipe for all its architectures.
+func (b *build) makeLock(ctx context.Context, p Phase) (*Lock, error) {
+	l := &Lock{Kind: lockKind, Suite: b.recipe.Debian.Suite, Go: b.tool.version, Modules: b.sums, Debs: map[string][]LockedDeb{}, Produced: map[string]Produced{}}
+	for _, arch := range b.recipe.Arch {
+		pkgs := b.packagesFor(arch)
+		a, err := pkgs.apt()
+		if err != nil {
+			return nil, err
+		}
+		if l.Debs[arch], err = resolveDebs(ctx, b.recipe, arch, a, pkgs, p); err != nil {
+			return nil, fmt.Errorf("%s: %w", arch, err)
+		}
+	}
+	return l, nil
+}
+
+// saveLock writes the lock beside the recipe by one rename.
+func (b *build) saveLock() error {
+	raw, err := b.lock.Render()
+	if err != nil {
+		return err
+	}
+	name := filepath.Join(b.repo, filepath.FromSlash(LockName(b.name)))
+	f, err := os.CreateTemp(filepath.Dir(name), ".lock-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(raw)
+	if err := errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
+
+func (b *build) takeKernel(ctx context.Context) (*kernel, error) {
+	d, err := b.lock.deb(b.arch, forKernel)
+	if err != nil {
+		return nil, err
+	}
+	tree, err := b.pkgs.tree(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	return takeKernel(ctx, b.cache, tree, d, b.recipe.Debian)
+}
+
+// takeFiles finds what goes from packages into the root, and the unpacked boot loader.
+func (b *build) takeFiles(ctx context.Context, in *rootInputs, efi *string) error {
+	d, err := b.lock.deb(b.arch, forBoot)
+	if err != nil {
+		return err
+	}
+	if *efi, err = b.pkgs.tree(ctx, d); err != nil {
+		return err
+	}
+	trees := map[string]string{}
+	var programs []pkgFile
+	for _, d := range b.lock.debs(b.arch, forProgram, forLibrary) {
+		if trees[d.Package], err = b.pkgs.tree(ctx, d); err != nil {
+			return err
+		}
+		if d.For == forProgram {
+			f, err := programFiles(trees[d.Package])
+			if err != nil {
+				return err
+			}
+			programs = append(programs, f...)
+		}
+	}
+	if in.programs, _, err = newLibraryIndex(trees).closure(programs); err != nil {
+		return err
+	}
+	for _, d := range b.lock.debs(b.arch, forFirmware) {
+		tree, err := b.pkgs.tree(ctx, d)
+		if err != nil {
+			return err
+		}
+		in.firmware = append(in.firmware, tree)
+	}
+	return nil
+}
+
+// The programs that are in every root.
+const (
+	programInit = "mesh-init"
+	programHost = "mesh-host"
+)
+
+// programs builds ours in one run of go, and meanwhile the third-party ones.
+func (b *build) programs(ctx context.Context) (ours, third map[string]binary, err error) {
+	names := append([]string{programInit, programHost}, b.plan.components...)
+	slices.Sort(names)
+	names = slices.Compact(names)
+	var pkgs []string
+	for _, n := range names {
+		pkgs = append(pkgs, "./"+path.Join(commandsDir, n))
+	}
+	third, ours = map[string]binary{}, map[string]binary{}
+	thirdErr := make(chan error, 1)
+	go func() { thirdErr <- b.thirdParty(ctx, third) }()
+	err = func() error {
+		// The builder itself is listed as well: what it does decides about the bytes as much as a program's sources.
+		if b.keys, err = b.tool.sourceKeys(ctx, b.repo, append(slices.Clone(pkgs), builderPackage)); err != nil {
+			return err
+		}
+		built, err := b.tool.build(ctx, b.repo, pkgs, names, b.keys)
+		for _, p := range built {
+			ours[p.Name] = p
+		}
+		return err
+	}()
+	return ours, third, errors.Join(err, <-thirdErr)
+}
+
+const builderPackage = "./builder"
+
+func (b *build) thirdParty(ctx context.Context, out map[string]binary) error {
+	for _, n := range slices.Sorted(maps.Keys(b.plan.thirdParty)) {
+		t := b.plan.thirdParty[n]
+		dir := filepath.Join(b.repo, filepath.FromSlash(thirdPartyDir), n)
+		key, err := b.tool.folderKey(dir)
+		if err != nil {
+			return err
+		}
+		built, err := b.tool.build(ctx, dir, []string{t.Package}, []string{t.Program}, map[string]string{t.Package: hashStrings(key, t.Package)})
+		if err != nil {
+			return fmt.Errorf("third-party program %s: %w", n, err)
+		}
+		out[n] = built[0]
+	}
+	return nil
+}
+
+// writeBoot writes what starts a release, for a direct start and for an ESP.
+func (b *build) writeBoot(out *output, f *bootFiles) error {
+	for name, data := range map[string][]byte{
+		FileKernel: f.kernel, FileInitrd: f.initrd, FileCmdline: []byte(f.cmdline.String() + "\n"), FileUKI(b.recipe.Name): f.uki, FileRescue: f.rescue,
+	} {
+		if err := os.WriteFile(out.path(name), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkProduced compares with what the lock says came out of the same inputs, and notes it when the lock is made.
+func (b *build) checkProduced(res *Result) (string, error) {
+	inputs, err := inputsDigest(b.recipe, b.lock, b.arch, b.plan, b.keys)
+	if err != nil {
+		return "", err
+	}
+	files := map[string]string{}
+	for _, f := range res.Files {
+		files[f.Name] = f.SHA256
+	}
+	if b.UpdateLock {
+		b.lock.Produced[b.arch] = Produced{inputs, files}
+		return "digests noted in the lock", b.saveLock()
+	}
+	known := b.lock.Produced[b.arch]
+	if known.Inputs != inputs {
+		return "sources differ from those that the lock was made with", nil
+	}
+	var differ []string
+	note := "as the lock says"
+	for _, n := range slices.Sorted(maps.Keys(known.Files)) {
+		switch {
+		case files[n] == known.Files[n]:
+		case n == FileDisk:
+			// mke2fs makes the data partition, and its versions differ in details that nobody depends on.
+			note = "as the lock says, but for disk.img: another mke2fs made its data partition"
+		default:
+			differ = append(differ, n)
+		}
+	}
+	if len(differ) > 0 {
+		return "", fmt.Errorf("the same inputs gave other bytes than the lock says: %s. The cache may be damaged (build once with KINGPOST_CACHE at an empty folder), or the build is not reproducible on this machine",
+			strings.Join(differ, ", "))
+	}
+	return note, nil
+}

@@ -1,0 +1,220 @@
+package builder
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"kingpost/internal/mesh"
+)
+
+// Names of the files that a build gives.
+const (
+	FileDisk    = "disk.img"     // raw GPT disk image, sparse
+	FileRoot    = "root.img"     // root file system and its hash tree
+	FileKernel  = "kernel"       // for a direct start
+	FileInitrd  = "initrd"       // for a direct start
+	FileCmdline = "cmdline"      // for a direct start
+	FileRescue  = "rescue.efi"   // the rescue entry's UKI
+	FileRelease = "release.json" // Result
+)
+
+// FileUKI is the name of a release's UKI.
+func FileUKI(name string) string { return name + ".efi" }
+
+// Result is release.json: what a build gave.
+type Result struct {
+	mesh.ReleaseInfo
+	Kernel     string `json:"kernel"`     // the kernel's version
+	RootHash   string `json:"rootHash"`   // hex
+	HashOffset int64  `json:"hashOffset"` // bytes into root.img
+	Cmdline    string `json:"cmdline"`
+	// Files lists everything beside release.json.
+	Files []ResultFile `json:"files"`
+}
+
+// ResultFile is one file of a build.
+type ResultFile struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`   // bytes
+	SHA256 string `json:"sha256"` // hex
+}
+
+// output is a build's folder in the making. It lies beside its final place under a name that nobody takes for whole,
+// and is locked for as long as its build lives.
+type output struct {
+	final, dir string
+	lock       *os.File
+}
+
+const tempInfix = ".building-"
+
+// newOutput makes the folder for a build of final, and removes those that killed builds have left.
+func newOutput(final string) (*output, error) {
+	final, err := filepath.Abs(final)
+	if err != nil {
+		return nil, err
+	}
+	parent := filepath.Dir(final)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return nil, err
+	}
+	if st, err := os.Lstat(final); err == nil {
+		if !st.IsDir() {
+			return nil, fmt.Errorf("%s is there and is no folder: a build's output would go there", final)
+		}
+		if _, err := os.Stat(filepath.Join(final, FileRelease)); err != nil && !emptyDir(final) {
+			return nil, fmt.Errorf("%s is there and is no build's output (it has no %s): it is not overwritten", final, FileRelease)
+		}
+	}
+	prefix := "." + filepath.Base(final) + tempInfix
+	removeAbandoned(parent, prefix)
+	dir, err := os.MkdirTemp(parent, prefix)
+	if err != nil {
+		return nil, err
+	}
+	o := &output{final: final, dir: dir}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return nil, errors.Join(err, o.discard())
+	}
+	if o.lock, err = os.Open(dir); err != nil {
+		return nil, errors.Join(err, o.discard())
+	}
+	if err := syscall.Flock(int(o.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(err, o.discard())
+	}
+	return o, nil
+}
+
+func emptyDir(dir string) bool {
+	names, err := os.ReadDir(dir)
+	return err == nil && len(names) == 0
+}
+
+// removeAbandoned removes folders of builds that no longer live: their lock can be had.
+func removeAbandoned(parent, prefix string) {
+	names, err := os.ReadDir(parent)
+	if err != nil {
+		return
+	}
+	for _, n := range names {
+		if !n.IsDir() || !strings.HasPrefix(n.Name(), prefix) {
+			continue
+		}
+		dir := filepath.Join(parent, n.Name())
+		f, err := os.Open(dir)
+		if err != nil {
+			continue
+		}
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			removeTree(dir)
+		}
+		f.Close()
+	}
+}
+
+func (o *output) path(name string) string { return filepath.Join(o.dir, name) }
+
+// discard removes what was made so far.
+func (o *output) discard() error {
+	removeTree(o.dir)
+	if o.lock != nil {
+		return o.lock.Close()
+	}
+	return nil
+}
+
+// commit puts the folder in its place by one step: who looks there finds the old build or the new one, whole.
+func (o *output) commit() error {
+	if err := syncTree(o.dir); err != nil {
+		return err
+	}
+	err := unix.Renameat2(unix.AT_FDCWD, o.dir, unix.AT_FDCWD, o.final, unix.RENAME_EXCHANGE)
+	switch {
+	case err == nil: // o.dir is the old build now
+		removeTree(o.dir)
+	case errors.Is(err, unix.ENOENT):
+		if err := os.Rename(o.dir, o.final); err != nil {
+			return err
+		}
+	default: // a file system that cannot exchange
+		old := o.dir + ".old"
+		if err := os.Rename(o.final, old); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if err := os.Rename(o.dir, o.final); err != nil {
+			return err
+		}
+		removeTree(old)
+	}
+	return o.lock.Close()
+}
+
+// syncTree brings a folder's files to the disk before it is called whole.
+func syncTree(dir string) error {
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, len(names)+1)
+	for i, n := range names {
+		wg.Go(func() { errs[i] = syncFile(filepath.Join(dir, n.Name())) })
+	}
+	wg.Wait()
+	errs[len(names)] = syncFile(dir)
+	return errors.Join(errs...)
+}
+
+func syncFile(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// describe hashes every file of the folder and writes release.json, last.
+func (o *output) describe(ctx context.Context, res *Result) error {
+	names, err := os.ReadDir(o.dir)
+	if err != nil {
+		return err
+	}
+	res.Files = make([]ResultFile, len(names))
+	errs := make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, n := range names {
+		wg.Go(func() {
+			sum, size, err := hashFile(ctx, o.path(n.Name()))
+			res.Files[i], errs[i] = ResultFile{n.Name(), size, sum}, err
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	raw, err := json.MarshalIndent(res, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(o.path(FileRelease), append(raw, '\n'), 0o644)
+}
+
+// explain adds what to do to errors that come from the machine and not from what was asked.
+func explain(err error, out, cache string) error {
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("%w\nThe disk is full: free some space at %s or at the cache %s, or use --out or KINGPOST_CACHE to build elsewhere. Nothing was put in place", err, out, cache)
+	case errors.Is(err, syscall.EACCES) && !strings.Contains(err.Error(), "apt"):
+		return fmt.Errorf("%w\nBuilds need no root, but a folder for the output (--out) and for the cache (KINGPOST_CACHE) that they may write to", err)
+	}
+	return err
+}
