@@ -1,12 +1,15 @@
 package release
 
 import (
+	"bytes"
 	"context"
-	"errors"
+	"encoding/binary"
+	"fmt"
 	"io"
 	"time"
 
 	"kingpost/internal/fat32"
+	"kingpost/internal/gpt"
 )
 
 // Contents is what goes into the partitions of a new disk.
@@ -24,9 +27,116 @@ type Content struct {
 	Size int64 // bytes
 }
 
-// WriteDisk writes partition table, ESP and contents. w must read as zeros where nothing is written, as a new file does:
-// blocks of zeros are skipped, so the image stays sparse; the caller truncates the file to p.Size. The table is
-// written last, so that what was cut short is no disk. progress, if not nil, is called with bytes done of total.
-func WriteDisk(ctx context.Context, w io.WriterAt, p Plan, c Contents, progress func(done, total int64)) error {
-	return errors.ErrUnsupported
+// ESPLabel is the volume label of the ESP.
+const ESPLabel = "KINGPOST"
+
+// WriteDisk writes partition table, ESP and contents. d must read as zeros, as a new file of p.Size bytes does: blocks
+// of zeros are skipped, so the image stays sparse. The table is written last, so that what was cut short is no disk.
+// progress, if not nil, is called with bytes done of total.
+func WriteDisk(ctx context.Context, d Disk, p Plan, c Contents, progress func(done, total int64)) error {
+	if err := writeDisk(ctx, d, p, c, progress); err != nil {
+		return fmt.Errorf("write disk: %w", err)
+	}
+	return nil
+}
+
+func writeDisk(ctx context.Context, d Disk, p Plan, c Contents, progress func(done, total int64)) error {
+	parts := map[string]gpt.Partition{}
+	for _, n := range []string{PartESP, PartRootA, PartData} {
+		q, ok := p.Partition(n)
+		if !ok {
+			return fmt.Errorf("the plan has no partition %s", n)
+		}
+		parts[n] = q
+	}
+	copies := []struct {
+		name string
+		c    *Content
+		hint string
+	}{
+		{PartRootA, c.RootA, "give the slots more room in the recipe (slots.root)"},
+		{PartData, c.Data, "plan a larger data partition"},
+	}
+	total := int64(1) // the ESP counts as something
+	for _, q := range copies {
+		if q.c == nil {
+			continue
+		}
+		if q.c.Size > parts[q.name].Size {
+			return fmt.Errorf("%d bytes do not fit into %s of %d bytes; %s", q.c.Size, q.name, parts[q.name].Size, q.hint)
+		}
+		total += q.c.Size
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	esp := parts[PartESP]
+	err := fat32.Format(part{d, esp.Start, esp.Size}, fat32.Options{
+		Size: esp.Size, SectorSize: p.SectorSize, Label: ESPLabel, Time: c.Time,
+		VolumeID: binary.LittleEndian.Uint32(esp.GUID[:]),
+	}, c.ESP)
+	if err != nil {
+		return fmt.Errorf("%s: %w", PartESP, err)
+	}
+	done := int64(1)
+	count := func(n int64) {
+		done += n
+		if progress != nil {
+			progress(done, total)
+		}
+	}
+	for _, q := range copies {
+		if q.c == nil {
+			continue
+		}
+		if err := copySparse(ctx, d, parts[q.name].Start, q.c, count); err != nil {
+			return fmt.Errorf("%s: %w", q.name, err)
+		}
+	}
+	return gpt.Write(d, &p.Table)
+}
+
+const (
+	copyChunk  = 1 << 20
+	sparseUnit = 4096
+)
+
+// copySparse copies c to w at offset at, leaving out blocks of zeros.
+func copySparse(ctx context.Context, w io.WriterAt, at int64, c *Content, count func(n int64)) error {
+	buf, zeros := make([]byte, copyChunk), make([]byte, sparseUnit)
+	for off := int64(0); off < c.Size; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		b := buf[:min(copyChunk, c.Size-off)]
+		if n, err := c.ReadAt(b, off); n < len(b) {
+			if err == nil || err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return fmt.Errorf("read at byte %d of %d: %w", off, c.Size, err)
+		}
+		// Runs of blocks that are not zeros, each in one write.
+		for i := 0; i < len(b); {
+			unit := b[i:min(i+sparseUnit, len(b))]
+			if bytes.Equal(unit, zeros[:len(unit)]) {
+				i += len(unit)
+				continue
+			}
+			end := i + len(unit)
+			for end < len(b) {
+				unit = b[end:min(end+sparseUnit, len(b))]
+				if bytes.Equal(unit, zeros[:len(unit)]) {
+					break
+				}
+				end += len(unit)
+			}
+			if _, err := w.WriteAt(b[i:end], at+off+int64(i)); err != nil {
+				return fmt.Errorf("write at byte %d: %w", off+int64(i), err)
+			}
+			i = end
+		}
+		off += int64(len(b))
+		count(int64(len(b)))
+	}
+	return nil
 }
