@@ -60,10 +60,14 @@ func (d *Disk) Partition(name string) (gpt.Partition, bool) {
 }
 
 // Find returns the booted disk: the one that has a partition with the GUID esp; where esp is empty (the boot loader
-// did not say) the one that has all partitions of ours.
+// did not say) the one that has our ESP and slots. Its data partition may be missing: the node then still comes up.
 func (f *Finder) Find(esp string) (*Disk, error) {
-	want := "has the partitions " + strings.Join([]string{release.PartESP, release.PartRootA, release.PartRootB, release.PartData}, ", ")
-	match := release.IsKingpost
+	want := "has the partitions " + release.PartESP + " and " + release.PartRootA + " or " + release.PartRootB
+	match := func(t *gpt.Table) bool {
+		d := Disk{Table: t}
+		_, esp := d.Partition(release.PartESP)
+		return esp && len(release.Slots(t)) > 0
+	}
 	if esp != "" {
 		want = "has the partition " + strings.ToLower(esp) + " that the boot loader was started from"
 		g, err := gpt.ParseGUID(esp)
