@@ -12,7 +12,7 @@ import (
 )
 
 // lockWait is how long Lock waits for an instance that is stopping.
-const lockWait = 10 * time.Second
+const lockWait = 5 * time.Second
 
 // Lock takes the state folder dir for this process, so that no two instances ever write to it. The lock
 // goes with the process, however that ends; release it earlier by the returned function.
