@@ -68,7 +68,7 @@ func newDisk() *disk {
 // boot is the node after power-on.
 func boot(d *disk) *fake {
 	f := &fake{disk: d, run: map[string]*instance{}, seed: true}
-	f.info = hostapi.Node{Name: "alpha", Claimed: true, Claim: testFingerprint, DataSize: 4 << 30}
+	f.info = hostapi.Node{Name: "alpha", Claimed: true, Claim: testFingerprint, DataSize: 4 << 30, DataFree: 3 << 30}
 	f.info.Release.Architecture = "amd64"
 	f.info.Boot.Data = "/dev/vda4"
 	f.entries, f.manifests = testSeed()

@@ -47,15 +47,19 @@ func observePreflight(ctx context.Context, w *walk) (observation, error) {
 	if info.Boot.Data == "" {
 		return refused("data partition: there is none, and a mesh's state must survive a reboot; have nothing, need a disk with the partition kingpost-data")
 	}
-	if w.saved != nil {
-		return refused("data partition: the request cannot be written to it: %v", w.saved)
+	if err := w.saved(); err != nil {
+		return refused("data partition: the request cannot be written to it: %v", err)
 	}
 	if o, err := preflightSeed(ctx, w, info.Release.Architecture); err != nil || !o.done {
 		return o, err
 	}
-	if need := needed(w.plan.seedBytes()); info.DataSize < need {
+	switch need := needed(w.plan.seedBytes()); {
+	case info.DataSize < need:
 		return refused("data partition: %s has %s, needed are %s; use a larger disk, its data partition grows at the next boot",
 			info.Boot.Data, bytesText(info.DataSize), bytesText(need))
+	case member.Mesh == "" && info.DataFree < need:
+		return refused("data partition: %s has %s free of %s, needed are %s; remove what fills it",
+			info.Boot.Data, bytesText(info.DataFree), bytesText(info.DataSize), bytesText(need))
 	}
 	user, err := w.node.PortUser(ctx, mesh.PortStore)
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -259,6 +261,10 @@ func TestRefused(t *testing.T) {
 			bend: func(f *fake) { f.info.DataSize = 64 << 20 }, mend: func(f *fake) { f.info.DataSize = 1 << 30 },
 			want: "data partition: /dev/vda4 has 64.0 MiB, needed are 112.0 MiB",
 		},
+		"full data partition": {
+			bend: func(f *fake) { f.info.DataFree = 64 << 20 }, mend: func(f *fake) { f.info.DataFree = 1 << 30 },
+			want: "data partition: /dev/vda4 has 64.0 MiB free of 4.0 GiB, needed are 112.0 MiB",
+		},
 		"port": {
 			bend: func(f *fake) { f.port = "web/server (pid 99)" }, mend: func(f *fake) { f.port = "" },
 			want: "port 5000: web/server (pid 99) listens there",
@@ -406,6 +412,92 @@ func TestForeignModules(t *testing.T) {
 		st := s.until(t, "done", isDone)
 		if w := st.Steps[6].Warnings; len(w) != 1 || !strings.Contains(w[0], "web") {
 			t.Errorf("warnings %v", w)
+		}
+	})
+}
+
+// TestUnwritable: without a place for the request the raise is refused, and goes on when there is one.
+func TestUnwritable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "state")
+		if err := os.WriteFile(dir, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f := boot(newDisk())
+		f.cut = func() {}
+		s := powerOn(t, f, filepath.Join(dir, "raise"), "home")
+		defer s.off()
+		s.until(t, "refused", reasonHas(StateRefused, "data partition: the request cannot be written"))
+		if err := os.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
+		s.until(t, "done", isDone)
+	})
+}
+
+// TestResumes: a raiser that finds a request says so before it runs, so that a watcher does not leave.
+func TestResumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		f := boot(newDisk())
+		f.damaged = "x"
+		s := powerOn(t, f, dir, "home")
+		s.until(t, "refused", reasonHas(StateRefused, "seed"))
+		s.off()
+		r, err := New(Config{Node: f, Dir: dir, Log: logrus.New(), Now: time.Now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st := r.Status(); st.State != StateRunning || st.Mesh != "home" {
+			t.Errorf("state %s of %q", st.State, st.Mesh)
+		}
+	})
+}
+
+func TestDamagedState(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{fileDone, fileRequest} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	r, err := New(Config{Node: boot(newDisk()), Dir: dir, Log: log, Now: time.Now})
+	if err != nil || r.Status().State != StateNone {
+		t.Errorf("%v, %v", r.Status().State, err)
+	}
+}
+
+// hanging never answers a verb.
+type hanging struct{ *fake }
+
+func (hanging) Call(ctx context.Context, _, _ string, _, _ any, _ ...mesh.CallOption) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestHangingVerbEndsInFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := boot(newDisk())
+		log := logrus.New()
+		log.SetOutput(io.Discard)
+		ctx, cancel := context.WithCancel(t.Context())
+		f.cut = cancel
+		r, err := New(Config{Node: hanging{f}, Dir: t.TempDir(), Mesh: "home", Log: log, Now: time.Now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		over := make(chan error, 1)
+		go func() { over <- r.Run(ctx) }()
+		s := session{fake: f, Raiser: r}
+		st := s.until(t, "failed", func(s hostapi.RaiseStatus) bool { return s.State == StateFailed })
+		if st.Step != 3 || !strings.Contains(st.Steps[2].Reason, "store ping was not answered within 1m0s") {
+			t.Errorf("step %d: %s", st.Step, st.Steps[st.Step-1].Reason)
+		}
+		cancel()
+		if err := <-over; err != nil {
+			t.Error(err)
 		}
 	})
 }

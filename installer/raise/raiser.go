@@ -45,28 +45,31 @@ type Raiser struct {
 
 	mu       sync.Mutex
 	request  *savedRequest // nil: nobody asked
-	saved    error
+	unsaved  bool          // the request is not on disk yet
 	status   hostapi.RaiseStatus
 	began    time.Time // of the step under way
 	watchers map[chan struct{}]struct{}
 }
 
-// New makes a Raiser; nothing happens until Run. It reads what an earlier one left behind.
+// New makes a Raiser; nothing happens until Run. It reads what an earlier one left behind. State that
+// cannot be read is logged and otherwise taken as absent: the node must come up, and asking again for the
+// raise observes everything anew.
 func New(cfg Config) (*Raiser, error) {
+	if cfg.Node == nil || cfg.Dir == "" || cfg.Log == nil || cfg.Now == nil {
+		return nil, errors.New("a raise needs a node, a folder, a log and a clock")
+	}
 	r := &Raiser{cfg: cfg, steps: steps(), poke: make(chan struct{}, 1), watchers: map[chan struct{}]struct{}{}}
 	r.reset(StateNone)
 	var finished hostapi.RaiseStatus
-	if ok, err := r.load(fileDone, &finished); err != nil {
-		return nil, err
-	} else if ok {
+	if r.load(fileDone, &finished) {
 		r.status = finished
 		return r, nil
 	}
 	var req savedRequest
-	if ok, err := r.load(fileRequest, &req); err != nil {
-		return nil, err
-	} else if ok {
+	if r.load(fileRequest, &req) {
+		// What was under way goes on as soon as Run is called.
 		r.request = &req
+		r.reset(StateRunning)
 	}
 	return r, nil
 }
@@ -134,11 +137,10 @@ func (r *Raiser) Start(ctx context.Context, req hostapi.RaiseRequest) (hostapi.R
 		next.Started = r.request.Started
 	}
 	// A node without a data partition cannot keep the request; preflight says so, which is better than an error here.
-	r.saved = r.save(fileRequest, next)
-	if r.saved != nil {
-		r.cfg.Log.WithError(r.saved).Warn("the request for a raise is not on disk")
+	r.request, r.unsaved = next, true
+	if err := r.keepRequest(); err != nil {
+		r.cfg.Log.WithError(err).Warn("the request for a raise is not on disk")
 	}
-	r.request = next
 	r.reset(StateRunning)
 	r.notify()
 	select {

@@ -26,19 +26,21 @@ type savedRequest struct {
 	Started time.Time `json:"started"`
 }
 
-func (r *Raiser) load(name string, v any) (bool, error) {
+// load reads one file; false where there is none that can be read.
+func (r *Raiser) load(name string, v any) bool {
 	path := filepath.Join(r.cfg.Dir, name)
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+		return false
+	}
+	if err == nil {
+		err = json.Unmarshal(b, v)
 	}
 	if err != nil {
-		return false, fmt.Errorf("read the state of the raise: %w", err)
+		r.cfg.Log.WithError(err).WithField("file", path).Error("the state of the raise cannot be read")
+		return false
 	}
-	if err := json.Unmarshal(b, v); err != nil {
-		return false, fmt.Errorf("read the state of the raise: %s: %w", path, err)
-	}
-	return true, nil
+	return true
 }
 
 func (r *Raiser) save(name string, v any) error {
@@ -52,5 +54,24 @@ func (r *Raiser) save(name string, v any) error {
 	if err := atomicfile.Write(filepath.Join(r.cfg.Dir, name), append(b, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write the state of the raise: %w", err)
 	}
+	return nil
+}
+
+// saveRequest puts the request on disk where it is not yet.
+func (r *Raiser) saveRequest() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.keepRequest()
+}
+
+// keepRequest is saveRequest for a caller that holds mu.
+func (r *Raiser) keepRequest() error {
+	if !r.unsaved {
+		return nil
+	}
+	if err := r.save(fileRequest, r.request); err != nil {
+		return err
+	}
+	r.unsaved = false
 	return nil
 }

@@ -61,7 +61,7 @@ func steps() []step {
 type walk struct {
 	node    Node
 	request hostapi.RaiseRequest
-	saved   error // why the request is not on disk, nil when it is
+	saved   func() error // puts the request on disk where it is not yet
 	plan    *plan
 	// verified is set once the whole seed was read and found right; it cannot change under a running system.
 	verified  bool

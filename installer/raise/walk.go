@@ -33,7 +33,7 @@ func (r *Raiser) walkSteps(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	r.reset(StateRunning)
-	w := &walk{node: r.cfg.Node, request: r.request.RaiseRequest, saved: r.saved, stored: map[string]bool{}, blobs: map[string]bool{}}
+	w := &walk{node: bounded{r.cfg.Node}, request: r.request.RaiseRequest, saved: r.saveRequest, stored: map[string]bool{}, blobs: map[string]bool{}}
 	r.notify()
 	r.mu.Unlock()
 	log := r.cfg.Log.WithField("mesh", w.request.Mesh)
