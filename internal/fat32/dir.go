@@ -194,22 +194,22 @@ func (f *FS) List(p string) ([]Info, error) {
 
 // ReadFile returns a file's content; more than limit bytes is an error.
 func (f *FS) ReadFile(p string, limit int64) ([]byte, error) {
-	r, size, err := f.OpenFile(p)
+	r, err := f.OpenFile(p)
 	if err != nil {
 		return nil, err
 	}
-	if size > limit {
-		return nil, fmt.Errorf("read %q: it has %d bytes, at most %d are allowed", p, size, limit)
+	if r.Size() > limit {
+		return nil, fmt.Errorf("read %q: it has %d bytes, at most %d are allowed", p, r.Size(), limit)
 	}
-	b := make([]byte, size)
-	if n, err := r.ReadAt(b, 0); n < len(b) {
+	b := make([]byte, r.Size())
+	if _, err := io.ReadFull(r, b); err != nil {
 		return nil, fmt.Errorf("read %q: %w", p, err)
 	}
 	return b, nil
 }
 
-// OpenFile returns a reader over a file's content, and its size in bytes.
-func (f *FS) OpenFile(p string) (io.ReaderAt, int64, error) {
+// OpenFile returns a reader over a file's content.
+func (f *FS) OpenFile(p string) (*io.SectionReader, error) {
 	e, err := f.lookup(p)
 	if err == nil && (e == nil || e.dir()) {
 		err = fmt.Errorf("it is a folder")
@@ -222,9 +222,9 @@ func (f *FS) OpenFile(p string) (io.ReaderAt, int64, error) {
 		}
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("open %q: %w", p, err)
+		return nil, fmt.Errorf("open %q: %w", p, err)
 	}
-	return io.NewSectionReader(r, 0, e.size), e.size, nil
+	return io.NewSectionReader(r, 0, e.size), nil
 }
 
 // content reads a chain of clusters; the section reader around it keeps to the file's size.
