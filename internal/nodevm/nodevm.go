@@ -6,6 +6,7 @@
 package nodevm
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -81,11 +82,11 @@ func direct(dir, image string) (Boot, error) {
 	if err != nil {
 		return Boot{}, err
 	}
-	img, err := uki.Read(file, file.Size())
+	img, err := uki.Read(bytes.NewReader(file), int64(len(file)))
 	if err != nil {
 		return Boot{}, err
 	}
-	b := Boot{Kernel: filepath.Join(dir, "kernel"), Initrd: filepath.Join(dir, "initrd"), UKISize: file.Size()}
+	b := Boot{Kernel: filepath.Join(dir, "kernel"), Initrd: filepath.Join(dir, "initrd"), UKISize: int64(len(file))}
 	if b.Cmdline, err = img.Text(uki.Cmdline); err != nil {
 		return Boot{}, err
 	}
@@ -102,8 +103,11 @@ func direct(dir, image string) (Boot, error) {
 	return b, nil
 }
 
-// UKI opens the UKI that a fresh image boots: the one that its entry other than rescue names. It is valid while f is open.
-func UKI(f *os.File) (*io.SectionReader, error) {
+// maxUKI bounds a UKI, in bytes; it is held in memory.
+const maxUKI = 512 << 20
+
+// UKI reads the UKI that a fresh image boots: the one that its entry other than rescue names.
+func UKI(f *os.File) ([]byte, error) {
 	st, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -130,7 +134,7 @@ func UKI(f *os.File) (*io.SectionReader, error) {
 			return nil, err
 		}
 		if entry.ID != "rescue" {
-			return esp.OpenFile(strings.TrimPrefix(entry.EFI, "/"))
+			return esp.ReadFile(strings.TrimPrefix(entry.EFI, "/"), maxUKI)
 		}
 	}
 	return nil, fmt.Errorf("the ESP has no boot entry but rescue's")

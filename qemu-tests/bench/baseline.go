@@ -46,11 +46,7 @@ func (b *bench) makeBaseline(ctx context.Context, dir string) (*baseline, error)
 	if err != nil {
 		return nil, err
 	}
-	file, err := nodevm.UKI(f)
-	if err != nil {
-		return nil, err
-	}
-	whole, err := io.ReadAll(file)
+	whole, err := nodevm.UKI(f)
 	if err != nil {
 		return nil, err
 	}
