@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	stdlog "log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -191,7 +192,7 @@ func newRig(t testing.TB) *rig {
 	}
 	log := logrus.New()
 	log.SetOutput(&lockedWriter{w: r.log})
-	store := r.serveUnix(t, filepath.Join(dir, "store.sock"), registry.New(registry.Logger(nil)))
+	store := r.serveUnix(t, filepath.Join(dir, "store.sock"), registry.New(registry.Logger(stdlog.New(io.Discard, "", 0))))
 	r.super.sockets["controller"] = r.serveUnix(t, filepath.Join(dir, "seat.sock"), http.HandlerFunc(echoSeat))
 	socket := func() (string, bool) { return store, store != "" }
 	s := New(Config{
