@@ -14,6 +14,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 // commands are the subcommands, each made by a function in the file named after it.
 func commands() []*cobra.Command {
 	return []*cobra.Command{
+		newBuildCommand(),
 		newVMCommand(),
 		newRaiseCommand(),
 		newStatusCommand(),

@@ -527,6 +527,28 @@ func TestFailedAndRerun(t *testing.T) {
 	})
 }
 
+func TestStartRefusesBadRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := powerOn(t, boot(newDisk()), t.TempDir(), "")
+		defer s.off()
+		for name, req := range map[string]hostapi.RaiseRequest{
+			"no name":  {},
+			"bad name": {Mesh: "../home"},
+			"manifest": {Mesh: "home", Manifests: []mesh.Manifest{{Module: "web", Resources: []mesh.Resource{{ID: "x", Type: "proces"}}}}},
+			"twice":    {Mesh: "home", Manifests: []mesh.Manifest{{Module: "web"}, {Module: "web"}}},
+		} {
+			_, err := s.Start(t.Context(), req)
+			e, ok := err.(*hostapi.Error)
+			if !ok || e.Status != 400 || e.Code != mesh.CodeBadParams {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if st := s.Raiser.Status(); st.State != StateNone {
+			t.Errorf("state %s", st.State)
+		}
+	})
+}
+
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := powerOn(t, boot(newDisk()), t.TempDir(), "")

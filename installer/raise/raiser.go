@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -92,9 +93,12 @@ func (r *Raiser) Start(ctx context.Context, req hostapi.RaiseRequest) (hostapi.R
 	if err := mesh.CheckName(req.Mesh); err != nil {
 		return r.Status(), apiError(http.StatusBadRequest, mesh.CodeBadParams, "raise: mesh: %v", err)
 	}
-	for _, m := range req.Manifests {
-		if err := mesh.CheckName(m.Module); err != nil {
-			return r.Status(), apiError(http.StatusBadRequest, mesh.CodeBadParams, "raise: module: %v", err)
+	for i, m := range req.Manifests {
+		if err := m.Validate(); err != nil {
+			return r.Status(), apiError(http.StatusBadRequest, mesh.CodeBadParams, "raise: manifest of the module %q: %v", m.Module, err)
+		}
+		if slices.ContainsFunc(req.Manifests[:i], func(o mesh.Manifest) bool { return o.Module == m.Module }) {
+			return r.Status(), apiError(http.StatusBadRequest, mesh.CodeBadParams, "raise: the module %q is given twice", m.Module)
 		}
 	}
 	member, err := r.cfg.Node.Membership(ctx)
