@@ -134,11 +134,12 @@ func decodeYAML(name string, raw []byte, v any) error {
 	}
 	var at yaml.Error
 	if errors.As(err, &at) {
-		where := name
+		where, text := name, strings.TrimSpace(yaml.FormatError(at, false, true))
 		if t := at.GetToken(); t != nil && t.Position != nil {
 			where = fmt.Sprintf("%s:%d:%d", name, t.Position.Line, t.Position.Column)
+			text = strings.TrimPrefix(text, fmt.Sprintf("[%d:%d] ", t.Position.Line, t.Position.Column))
 		}
-		return fmt.Errorf("%s: %s", where, strings.TrimSpace(yaml.FormatError(at, false, true)))
+		return fmt.Errorf("%s: %s", where, text)
 	}
 	return fmt.Errorf("%s: %w", name, err)
 }

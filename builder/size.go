@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 )
 
 // Size is a number of bytes, written "512MiB" in a recipe.
@@ -31,14 +34,14 @@ func ParseSize(s string) (Size, error) {
 }
 
 // UnmarshalYAML reads a size from a recipe.
-func (s *Size) UnmarshalYAML(unmarshal func(any) error) error {
-	var text string
-	if err := unmarshal(&text); err != nil {
-		return err
+func (s *Size) UnmarshalYAML(node ast.Node) error {
+	text := node.String()
+	if n, ok := node.(ast.ScalarNode); ok {
+		text = fmt.Sprint(n.GetValue())
 	}
 	v, err := ParseSize(text)
 	if err != nil {
-		return err
+		return &yaml.SyntaxError{Message: err.Error(), Token: node.GetToken()}
 	}
 	*s = v
 	return nil
