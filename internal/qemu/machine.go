@@ -212,7 +212,8 @@ func (d Disk) args(i int) []string {
 			"-blockdev", fmt.Sprintf("driver=blklogwrites,node-name=logged%d,file=%s,log=log%d", i, node, i))
 		node = fmt.Sprintf("logged%d", i)
 	}
-	dev := fmt.Sprintf("virtio-blk-pci,drive=%s,bootindex=%d", node, i)
+	// From 1: with -kernel QEMU has an option ROM of its own at 0.
+	dev := fmt.Sprintf("virtio-blk-pci,drive=%s,bootindex=%d", node, i+1)
 	if d.Serial != "" {
 		dev += ",serial=" + escape(d.Serial)
 	}
