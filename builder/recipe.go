@@ -127,8 +127,14 @@ func parseRecipe(fsys fs.FS, name string) (*Recipe, error) {
 }
 
 // decodeYAML reads one strict YAML document into v; an error names file, line and column and shows the place.
-func decodeYAML(name string, raw []byte, v any) error {
-	err := yaml.UnmarshalWithOptions(raw, v, yaml.Strict())
+func decodeYAML(name string, raw []byte, v any) (err error) {
+	// The decoder trips over some tags without a value (found by fuzzing); a file must not be able to stop a build so.
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%s: is no YAML that can be read: %v", name, p)
+		}
+	}()
+	err = yaml.UnmarshalWithOptions(raw, v, yaml.Strict())
 	if err == nil {
 		return nil
 	}
