@@ -45,7 +45,7 @@ func observePreflight(ctx context.Context, w *walk) (observation, error) {
 		}
 	}
 	if info.Boot.Data == "" {
-		return refused("data partition: there is none, and a mesh's state must survive a reboot; have nothing, need a disk with the partition kingpost-data")
+		return refused("data partition: there is none, and a mesh's state must survive a reboot; have no partition kingpost-data on the booted disk, need one (a flashed or installed disk has it)")
 	}
 	if err := w.saved(); err != nil {
 		return refused("data partition: the request cannot be written to it: %v", err)
