@@ -58,9 +58,14 @@ func Unmarshal(b []byte, v any) error {
 	return nil
 }
 
+// maxDepth bounds how deep values may stand in each other. Nothing of ours is deeper than ten; without
+// a bound the places of a million opening brackets alone fill a machine's memory.
+const maxDepth = 64
+
 type checker struct {
-	dec *json.Decoder
-	src []byte
+	dec   *json.Decoder
+	src   []byte
+	depth int
 }
 
 // line is where the decoder stands, for syntax errors, which have no place in the value.
@@ -91,6 +96,10 @@ func own(t reflect.Type) bool {
 }
 
 func (c *checker) value(t reflect.Type, path string) error {
+	if c.depth++; c.depth > maxDepth {
+		return fmt.Errorf("%s: values stand in each other deeper than %d levels", c.line(), maxDepth)
+	}
+	defer func() { c.depth-- }()
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}

@@ -70,3 +70,15 @@ func FuzzUnmarshal(f *testing.F) {
 		}
 	})
 }
+
+func TestDepthIsBounded(t *testing.T) {
+	for name, in := range map[string]string{
+		"lists":   strings.Repeat("[", 1<<20),
+		"objects": strings.Repeat(`{"a":`, 1<<18),
+	} {
+		var v any
+		if err := Unmarshal([]byte(in), &v); err == nil || !strings.Contains(err.Error(), "deeper") {
+			t.Errorf("%s: got %v, want an error that says it is too deep", name, err)
+		}
+	}
+}
