@@ -53,6 +53,9 @@ type Host struct {
 func New(cfg Config) (*Host, error) {
 	h := &Host{cfg: cfg, started: cfg.Now(), power: make(chan string, 1)}
 	h.boot = readBoot(cfg.Paths)
+	if h.boot.Data == "" && !cfg.Network {
+		h.boot.Data = cfg.Paths.Data // there was no boot, and the folder survives whatever there is to survive
+	}
 	var err error
 	if h.self, err = node.Open(cfg.Paths.node()); err != nil {
 		return nil, err
