@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // ociSpec is the container for the runtime (OCI runtime specification, config.md and config-linux.md).
@@ -26,6 +27,12 @@ func (l *launch) ociSpec(rootfs string) (*specs.Spec, error) {
 	}
 	caps := sp.Capabilities
 	oom := oomScore(sp.Critical)
+	files := uint64(1 << 16)
+	var lim unix.Rlimit
+	// Where the host may not raise limits, in a sandbox, neither may the runtime.
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err == nil {
+		files = min(files, lim.Max)
+	}
 	namespaces := []specs.LinuxNamespace{
 		{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.IPCNamespace}, {Type: specs.CgroupNamespace},
 	}
@@ -43,7 +50,7 @@ func (l *launch) ociSpec(rootfs string) (*specs.Spec, error) {
 			Capabilities: &specs.LinuxCapabilities{
 				Bounding: caps, Effective: caps, Permitted: caps, Inheritable: caps, Ambient: caps,
 			},
-			Rlimits:         []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: 1 << 16, Soft: 1 << 16}, {Type: "RLIMIT_CORE"}},
+			Rlimits:         []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: files, Soft: files}, {Type: "RLIMIT_CORE"}},
 			NoNewPrivileges: true,
 			OOMScoreAdj:     &oom,
 		},

@@ -186,11 +186,11 @@ func (s *Supervisor) setDeclaration(d *mesh.Declaration) {
 		same := u.want != nil && u.want.equal(sp)
 		u.mu.Unlock()
 		if !same {
-			u.post(func() { u.want = sp })
+			u.post(func() { u.want, u.settled = sp, false })
 		}
 	}
 	for _, u := range gone {
-		u.post(func() { u.want = nil })
+		u.post(func() { u.want, u.settled = nil, false })
 	}
 	s.notify()
 }

@@ -1,0 +1,121 @@
+// demo is the workload of the supervisor's tests: a bundle's program and an image's.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	if len(os.Args) < 2 {
+		os.Exit(2)
+	}
+	switch os.Args[1] {
+	case "serve", "sick":
+		serve(os.Args[1] == "serve")
+	case "exit":
+		n, _ := strconv.Atoi(os.Args[2])
+		fmt.Println("exits with", n)
+		os.Exit(n)
+	case "stubborn":
+		// Ignores SIGTERM, and has a child that does too.
+		signal.Ignore(syscall.SIGTERM)
+		if len(os.Args) < 3 {
+			_ = exec.Command(os.Args[0], "stubborn", "child").Start()
+			fmt.Println("stubborn")
+		}
+		select {}
+	case "flood":
+		line := strings.Repeat("x", 120)
+		for i := 0; ; i++ {
+			fmt.Println(i, line)
+		}
+	case "look":
+		look()
+	case "tcp":
+		l, err := net.Listen("tcp", ":8080")
+		check(err)
+		fmt.Println("listening")
+		for {
+			c, err := l.Accept()
+			check(err)
+			fmt.Fprintln(c, "hello from inside")
+			c.Close()
+		}
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+}
+
+func serve(well bool) {
+	fmt.Println("serving, epoch", os.Getenv("KINGPOST_EPOCH"), "greeting", os.Getenv("GREETING"))
+	l, err := net.Listen("unix", os.Getenv("KINGPOST_SEAT_SOCKET"))
+	check(err)
+	go func() {
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, syscall.SIGTERM)
+		<-c
+		fmt.Println("told to stop")
+		os.Exit(0)
+	}()
+	check(http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !well {
+			http.Error(w, "sick", 500)
+			return
+		}
+		fmt.Fprintln(w, `{"result":{}}`)
+	})))
+}
+
+// look tells what it can see and do, as one line of JSON, and stays.
+func look() {
+	status, _ := os.ReadFile("/proc/self/status")
+	out := map[string]any{"uid": os.Getuid(), "gid": os.Getgid(), "env": os.Environ(), "pid": os.Getpid(), "ppid": os.Getppid()}
+	for _, l := range strings.Split(string(status), "\n") {
+		k, v, _ := strings.Cut(l, ":")
+		if strings.HasPrefix(k, "Cap") || k == "NoNewPrivs" || k == "Groups" {
+			out[k] = strings.TrimSpace(v)
+		}
+	}
+	for _, f := range os.Args[2:] {
+		if b, err := os.ReadFile(f); err == nil {
+			out["read "+f] = string(b)
+		} else {
+			out["read "+f] = err.Error()
+		}
+	}
+	canWrite := map[string]bool{}
+	for _, d := range []string{"/", "/usr", "/etc", "/app", "/tmp", "/data", "/run/kingpost/identity", "/run/kingpost/seat"} {
+		f, err := os.CreateTemp(d, "x")
+		if err == nil {
+			f.Close()
+			os.Remove(f.Name())
+		}
+		canWrite[d] = err == nil
+	}
+	out["write"] = canWrite
+	others := 0
+	es, _ := os.ReadDir("/proc")
+	for _, e := range es {
+		if n, err := strconv.Atoi(e.Name()); err == nil && n != os.Getpid() {
+			others++
+		}
+	}
+	out["others"] = others
+	_ = json.NewEncoder(os.Stdout).Encode(out)
+	time.Sleep(time.Hour)
+}
