@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -128,10 +129,11 @@ func TestBar(t *testing.T) {
 		t.Skip(err)
 	}
 	defer master.Close()
-	text := make(chan string)
+	var screen screen
+	over := make(chan struct{})
 	go func() {
-		b, _ := io.ReadAll(master) // ends with EIO when the last slave is closed
-		text <- string(b)
+		defer close(over)
+		_, _ = io.Copy(&screen, master) // ends with EIO when the last slave is closed
 	}()
 	if !isTerminal(slave) {
 		t.Fatal("the pseudo terminal is none")
@@ -143,13 +145,19 @@ func TestBar(t *testing.T) {
 	p.show(st)
 	p.show(st)
 	p.note("a note")
-	time.Sleep(300 * time.Millisecond)
+	for range 300 { // it is drawn every so often
+		if strings.Contains(screen.String(), "keys are made") {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
 	st.State, st.Steps[1].State = "done", "done"
 	p.show(st)
 	p.close()
 	p.close()
 	slave.Close()
-	got := <-text
+	<-over
+	got := screen.String()
 	for _, want := range []string{"[ 1/2] preflight: warning: clock: odd", "preflight: done in 2.0 s", "identity: keys are made", "a note", "identity: done"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in %q", want, got)
@@ -158,6 +166,24 @@ func TestBar(t *testing.T) {
 	if n := strings.Count(got, "warning"); n != 1 {
 		t.Errorf("%d warnings", n)
 	}
+}
+
+// screen is what a terminal was told.
+type screen struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
 }
 
 func pty() (master, slave *os.File, err error) {
