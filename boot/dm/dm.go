@@ -59,12 +59,30 @@ func Map(name string, sectors uint64, target, params string) (string, error) {
 		return nil
 	}()
 	if err != nil {
-		if h, _, rerr := request(name, nil); rerr == nil {
-			err = errors.Join(err, ioctl(fd, unix.DM_DEV_REMOVE, h))
-		}
-		return "", err
+		return "", errors.Join(err, remove(fd, name))
 	}
 	return fmt.Sprintf("/dev/dm-%d", minor), nil
+}
+
+// Remove removes the device name, which nobody may have open.
+func Remove(name string) error {
+	fd, err := unix.Open(Control, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", Control, err)
+	}
+	defer unix.Close(fd)
+	return remove(fd, name)
+}
+
+func remove(fd int, name string) error {
+	h, _, err := request(name, nil)
+	if err != nil {
+		return err
+	}
+	if err := ioctl(fd, unix.DM_DEV_REMOVE, h); err != nil {
+		return fmt.Errorf("remove the device-mapper device %s: %w", name, err)
+	}
+	return nil
 }
 
 // table is a dm_target_spec and its parameters, as DM_TABLE_LOAD takes them: padded to 8 bytes, the string ended by zero.

@@ -207,7 +207,8 @@ func (l *Launcher) once(ctx context.Context, h Host) (failed bool) {
 func (l *Launcher) fail(h Host, why string) {
 	n := l.State.Failed(h, why, l.Clock.Now())
 	l.save()
-	l.Log.WithFields(logrus.Fields{"host": h.Digest, "failures": n, "reason": why}).Error("host failed")
+	// Report shows it; as an error of the log it would stand on the console twice.
+	l.Log.WithFields(logrus.Fields{"host": h.Digest, "failures": n, "reason": why}).Info("host failed")
 	l.Report(fmt.Sprintf("error host %s failed, %d of %d: %s", short(h.Digest), n, l.Limits.MaxFailures, why))
 }
 
