@@ -145,10 +145,10 @@ func TestWaitFindsADiskThatComesLate(t *testing.T) {
 		return open(p)
 	}
 	m.add(t, "sda", 1, "sda%d", ours...)
-	if _, err := f.Wait(context.Background(), "", 10*time.Second); err != nil {
+	if _, err := f.Wait(context.Background(), "", 10*time.Second, nil); err != nil {
 		t.Error(err)
 	}
-	if _, err := newMachine().finder().Wait(context.Background(), "", 20*time.Millisecond); !errors.Is(err, ErrNone) {
+	if _, err := newMachine().finder().Wait(context.Background(), "", 20*time.Millisecond, nil); !errors.Is(err, ErrNone) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -8,8 +8,9 @@ import (
 )
 
 // Wait finds the booted disk as Find does, and where no disk matches yet looks again until limit is over: drivers of
-// slow buses find their disks some time after they were loaded.
-func (f *Finder) Wait(ctx context.Context, esp string, limit time.Duration) (*Disk, error) {
+// slow buses find their disks some time after they were loaded. more, if not nil, is called before it looks again, to
+// load the drivers of what has appeared.
+func (f *Finder) Wait(ctx context.Context, esp string, limit time.Duration, more func()) (*Disk, error) {
 	deadline := time.Now().Add(limit)
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		d, err := f.Find(esp)
@@ -28,6 +29,9 @@ func (f *Finder) Wait(ctx context.Context, esp string, limit time.Duration) (*Di
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-time.After(pause):
+		}
+		if more != nil {
+			more()
 		}
 	}
 }

@@ -20,7 +20,6 @@ import (
 	"kingpost/boot/bootdisk"
 	"kingpost/boot/console"
 	"kingpost/boot/timeline"
-	"kingpost/internal/kmod"
 	"kingpost/internal/mesh"
 	"kingpost/internal/release"
 )
@@ -88,10 +87,7 @@ func (s *stage) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("kernel command line: %w; boot the release's own entry", err)
 	}
-	if err := s.modules(ctx); err != nil {
-		// Not all hardware is there, so not every driver loads; whether one was needed shows when the disk is looked for.
-		s.console.Line("warning %v", err)
-	}
+	more := s.modules(ctx)
 	s.times.Mark("modules")
 	efivars := s.efi()
 	s.trial = bootdisk.CountedTry(efivars)
@@ -110,7 +106,7 @@ func (s *stage) run(ctx context.Context) error {
 	if err != nil {
 		s.console.Line("warning %v", err)
 	}
-	disk, err := s.finder.Wait(ctx, esp, diskWait)
+	disk, err := s.finder.Wait(ctx, esp, diskWait, more)
 	if err != nil {
 		return fmt.Errorf("find the booted disk: %w", err)
 	}
@@ -125,14 +121,27 @@ func (s *stage) run(ctx context.Context) error {
 	return s.switchRoot()
 }
 
-// modules loads what the release's list names, in its order.
-func (s *stage) modules(ctx context.Context) error {
-	fsys := os.DirFS("/modules")
-	b, err := fs.ReadFile(fsys, "load")
+// modules loads the drivers of what is there, and returns what looks for more.
+func (s *stage) modules(ctx context.Context) (more func()) {
+	d, err := newDrivers(os.DirFS("/modules"), "/sys/bus")
 	if err != nil {
-		return fmt.Errorf("read the list of modules: %w", err)
+		s.console.Line("warning %v", err)
+		return func() {}
 	}
-	return kmod.LoadFiles(ctx, fsys, strings.Fields(string(b)))
+	cpuinfo, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		cpuinfo = nil
+	}
+	_, err = os.Stat("/sys/firmware/efi")
+	// A driver that does not load is a warning: whether it was needed shows when the disk is looked for.
+	report := func(err error) {
+		if err != nil {
+			s.console.Line("warning %v", err)
+		}
+	}
+	report(d.present(ctx))
+	report(d.always(ctx, skipHere(err == nil, string(cpuinfo))))
+	return func() { report(d.present(ctx)) }
 }
 
 // efi returns the EFI variables; an empty file system where the firmware has none.
