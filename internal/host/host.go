@@ -94,7 +94,7 @@ func New(cfg Config) (*Host, error) {
 			mesh.SeatBroker:   h.broker,
 		},
 	}
-	h.id.SetVault(vaultKeeper{h.router})
+	h.id.SetVault(h.keeper())
 	h.front = storefront.New(storefront.Config{Door: h.door, Caller: api.CallerOf, Socket: h.storeSocket, Log: cfg.Log})
 	h.net = network.New(network.Config{
 		DHCP: h.settings.Network.DHCP == nil || *h.settings.Network.DHCP, Hostname: h.Name,

@@ -492,7 +492,7 @@ func TestKeepCA(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !strings.Contains(v.secrets[secretCA], "PRIVATE KEY") || v.callers[0] != "kingpost://home/operator/alpha" {
+	if !strings.Contains(v.secrets[secretCA], "PRIVATE KEY") || v.callers[0] != "kingpost://home/component/host" {
 		t.Errorf("the vault was called by %v", v.callers)
 	}
 	if _, err := os.Stat(filepath.Join(th.cfg.Paths.identity(), "ca.key")); err == nil {

@@ -106,7 +106,7 @@ func (n *RaiseNode) CreateMesh(_ context.Context, name, operatorKey string) erro
 
 // KeepCA gives the CA's key to the vault.
 func (n *RaiseNode) KeepCA(ctx context.Context) error {
-	return n.h.id.Keep(ctx, vaultKeeper{n.h.router})
+	return n.h.id.Keep(ctx, n.h.keeper())
 }
 
 // BrokerTrip publishes a message on the broker and gets the reply.

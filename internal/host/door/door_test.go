@@ -43,9 +43,12 @@ func TestTLS(t *testing.T) {
 	}
 	d := &Door{
 		Mesh: a.Mesh, CA: a.CA, Operator: a.Operator, NodeName: func() string { return "alpha" },
-		Claim:     func() ed25519.PublicKey { return claim.Public().(ed25519.PublicKey) },
-		AccountOf: func(uid int) (string, bool) { return "controller", uid == 7001 },
-		Now:       func() time.Time { return now },
+		Claim: func() ed25519.PublicKey { return claim.Public().(ed25519.PublicKey) },
+		AccountOf: func(uid int) (string, bool) {
+			m, ok := map[int]string{7001: "controller", 7002: HostModule}[uid]
+			return m, ok
+		},
+		Now: func() time.Time { return now },
 	}
 	api := Rule{Claim: true, Roles: []mesh.Role{mesh.RoleOperator, mesh.RoleComponent}, Modules: []string{"controller"}}
 	raise := Rule{Claim: true, Returning: true, Roles: []mesh.Role{mesh.RoleOperator}}
@@ -70,6 +73,7 @@ func TestTLS(t *testing.T) {
 		may(t, d.Unix(0), api, true)
 		may(t, d.Unix(7001), api, true)
 		may(t, d.Unix(1000), api, false)
+		may(t, d.Unix(7002), Rule{Roles: []mesh.Role{mesh.RoleComponent}}, false) // a module that calls itself host
 		unclaimed := *d
 		unclaimed.Claim = func() ed25519.PublicKey { return nil }
 		may(t, unclaimed.TLS(state(t, claim)), api, false)

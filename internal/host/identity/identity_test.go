@@ -185,7 +185,7 @@ func TestIssue(t *testing.T) {
 	if err != nil || string(cert2) != string(cert) || string(k2) != string(k) {
 		t.Errorf("another certificate at the next start: %v", err)
 	}
-	for _, bad := range []string{"", "../ca", "UPPER", "a/b"} {
+	for _, bad := range []string{"", "../ca", "UPPER", "a/b", "host"} {
 		if _, _, _, err := a.Issue(ctx, bad); err == nil {
 			t.Errorf("a certificate for %q", bad)
 		}

@@ -10,7 +10,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -196,6 +195,22 @@ func failure(code, format string, args ...any) *mesh.CallError {
 
 // Call implements mesh.Caller as the node itself.
 func (r *Router) Call(ctx context.Context, seat, verb string, params, result any, opts ...mesh.CallOption) error {
+	return r.call(ctx, r.Self(), seat, verb, params, result, opts)
+}
+
+// As is a caller with the identity that id gives at each call.
+func (r *Router) As(id func() mesh.Identity) mesh.Caller { return caller{r, id} }
+
+type caller struct {
+	r  *Router
+	id func() mesh.Identity
+}
+
+func (c caller) Call(ctx context.Context, seat, verb string, params, result any, opts ...mesh.CallOption) error {
+	return c.r.call(ctx, c.id(), seat, verb, params, result, opts)
+}
+
+func (r *Router) call(ctx context.Context, as mesh.Identity, seat, verb string, params, result any, opts []mesh.CallOption) error {
 	var req mesh.CallRequest
 	for _, o := range opts {
 		o(&req)
@@ -207,7 +222,7 @@ func (r *Router) Call(ctx context.Context, seat, verb string, params, result any
 		}
 		req.Params = b
 	}
-	resp, err := r.Route(ctx, r.Self(), seat, verb, req)
+	resp, err := r.Route(ctx, as, seat, verb, req)
 	if err != nil {
 		return err
 	}
@@ -223,16 +238,4 @@ func (r *Router) Call(ctx context.Context, seat, verb string, params, result any
 	return nil
 }
 
-var (
-	_ mesh.Caller = (*Router)(nil)
-	_ error       = (*mesh.CallError)(nil)
-)
-
-// Code is the code of a call's error, CodeFailed for any other error.
-func Code(err error) string {
-	var ce *mesh.CallError
-	if errors.As(err, &ce) {
-		return ce.Code
-	}
-	return mesh.CodeFailed
-}
+var _ mesh.Caller = (*Router)(nil)
