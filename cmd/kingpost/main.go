@@ -15,6 +15,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		newBuildCommand(),
+		newInspectCommand(),
 		newVMCommand(),
 		newRaiseCommand(),
 		newStatusCommand(),
