@@ -13,8 +13,9 @@ unexport GOROOT
 # Which mesh `make raise` raises, from which recipe, and how large its machine is.
 MESH ?= home
 RECIPE ?= images/vm.yaml
-# End-to-end tests by name: make test RUN=TestRaise/process
+# One end-to-end test by name, each part of it a whole name or an expression: make test RUN=TestRaise/process
 RUN ?=
+RUN_EXACT = $(if $(RUN),-run '^$(subst /,$$$$/^,$(RUN))$$$$')
 # Figures by area: make bench ONLY=raise,host
 ONLY ?=
 # staticcheck is run by version, so it needs no place in go.mod.
@@ -40,13 +41,13 @@ kingpost: ready-build ## build the operator's program, bin/kingpost
 .PHONY: test
 test: ready-test kingpost ## every test that fits 45 minutes on two cores: units, then a spread-out sample in QEMU
 	$(if $(RUN),,go test $$(go list ./... | grep -v /qemu-tests))
-	go test -p 1 -count 1 -timeout 60m $(if $(RUN),-run '$(RUN)') ./qemu-tests
+	go test -p 1 -count 1 -timeout 60m $(RUN_EXACT) ./qemu-tests
 
 .PHONY: test-long
 test-long: ready-test kingpost ## everything: every kill of the raise, race detector, a minute of fuzzing per target
 	$(if $(RUN),,go test -race $$(go list ./... | grep -v /qemu-tests))
 	$(if $(RUN),,.ci/fuzz 60s)
-	go test -p 1 -count 1 -timeout 8h $(if $(RUN),-run '$(RUN)') ./qemu-tests -long
+	go test -p 1 -count 1 -timeout 8h $(RUN_EXACT) ./qemu-tests -long
 
 .PHONY: bench
 bench: ready-test kingpost ## measure the figures, each beside its peer, and print them one a line

@@ -3,7 +3,7 @@
 //
 //	go test ./qemu-tests                      what fits `make test`
 //	go test ./qemu-tests -long                everything
-//	go test ./qemu-tests -run TestRaise/process -image out/vm
+//	go test ./qemu-tests -run '^TestRaise$/process' -image out/vm
 package qemutests
 
 import (

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"kingpost/internal/mesh/tlsid"
@@ -45,10 +46,12 @@ type Lab struct {
 	Claim     string // Operator's public half, for node.yaml
 	Artefacts string
 
-	direct nodevm.Boot
-	dir    string
-	log    io.Writer
-	taken  time.Time // of files that the lab writes into images
+	direct  nodevm.Boot
+	dir     string
+	log     io.Writer
+	taken   time.Time // of files that the lab writes into images
+	janitor func()
+	closed  sync.Once
 
 	mu     sync.Mutex
 	number int
@@ -92,9 +95,13 @@ func New(ctx context.Context, o Options) (_ *Lab, err error) {
 	if l.dir, err = os.MkdirTemp("", "kingpost-lab-"); err != nil {
 		return nil, err
 	}
+	if err := l.hireJanitor(); err != nil {
+		os.RemoveAll(l.dir)
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
-			os.RemoveAll(l.dir)
+			l.Close()
 		}
 	}()
 	_, l.Operator, err = ed25519.GenerateKey(nil)
@@ -108,6 +115,25 @@ func New(ctx context.Context, o Options) (_ *Lab, err error) {
 	return l, nil
 }
 
+// hireJanitor starts a process that removes the lab's folder when this one has ended, however that was: a panic, the time
+// limit of `go test`, a SIGKILL. It waits for the end of a pipe that only we hold.
+func (l *Lab) hireJanitor() error {
+	cmd := exec.Command("sh", "-c", `read _; sleep 1; rm -rf -- "$1"`, "janitor", l.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a signal to our group is not for it
+	pipe, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return fmt.Errorf("lab: start the janitor: %w", err)
+	}
+	l.janitor = func() {
+		pipe.Close()
+		cmd.Wait()
+	}
+	return nil
+}
+
 // Close ends every machine that still runs and removes all files of the lab.
 func (l *Lab) Close() error {
 	l.mu.Lock()
@@ -119,7 +145,9 @@ func (l *Lab) Close() error {
 	for _, n := range left {
 		n.Discard()
 	}
-	return os.RemoveAll(l.dir)
+	err := os.RemoveAll(l.dir)
+	l.closed.Do(l.janitor)
+	return err
 }
 
 // Dir makes a folder that lives as long as the lab.
