@@ -15,7 +15,7 @@ MESH ?= home
 RECIPE ?= images/vm.yaml
 # One end-to-end test by name, each part of it a whole name or an expression: make test RUN=TestRaise/process
 RUN ?=
-RUN_EXACT = $(if $(RUN),-run '^$(subst /,$$$$/^,$(RUN))$$$$')
+RUN_EXACT = $(if $(RUN),-run '^$(subst /,$$/^,$(RUN))$$')
 # Figures by area: make bench ONLY=raise,host
 ONLY ?=
 # staticcheck is run by version, so it needs no place in go.mod.
