@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"go.uber.org/goleak"
 
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/artifact"
@@ -68,6 +69,9 @@ func newNode(t *testing.T) *node {
 				t.Error(err)
 			}
 			n.stop()
+		}
+		if err := goleak.Find(goleak.IgnoreTopFunction("testing.(*T).Run"), goleak.IgnoreTopFunction("testing.tRunner.func1")); err != nil {
+			t.Error(err)
 		}
 		if names, _ := os.ReadDir(n.cfg.Cgroups); len(names) > 0 {
 			for _, e := range names {

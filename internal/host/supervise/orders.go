@@ -220,7 +220,7 @@ func (s *Supervisor) setGood(key string, sp *spec) error {
 func (s *Supervisor) settle(ctx context.Context) {
 	for {
 		changed := s.Changed()
-		if st := s.Status(); st.Settled && st.Declared != st.Applied {
+		if st := s.status(false); st.Settled && st.Declared != st.Applied {
 			s.cfg.Log.WithFields(map[string]any{"epoch": st.Declared.Epoch, "revision": st.Declared.Revision}).Info("everything is as declared")
 			if err := s.state.update(func(d *diskState) { d.Applied = st.Declared }); err != nil {
 				s.warn("keep the applied version: %v", err)
@@ -257,7 +257,7 @@ func (s *Supervisor) collect(ctx context.Context) {
 		case <-time.After(collectDelay):
 		}
 		// Only when all is as declared: before that, what looks unused may be the way back.
-		if !s.Status().Settled {
+		if !s.status(false).Settled {
 			continue
 		}
 		keep := s.references()

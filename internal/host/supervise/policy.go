@@ -19,6 +19,9 @@ const (
 	sourceDelay    = 500 * time.Millisecond
 	maxSourceDelay = 5 * time.Second
 
+	// patience is after how many failed fetches the last good spec is started instead.
+	patience = 5
+
 	// exitRecordLimit is how long PID 1 may take to write the record of a process that has ended.
 	exitRecordLimit = 5 * time.Second
 	// killLimit bounds the end of a cgroup that was killed.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -76,6 +77,7 @@ func openState(path string) (*stateFile, string, error) {
 	if f.st.Units == nil {
 		f.st.Units = map[string]*unitState{}
 	}
+	maps.DeleteFunc(f.st.Units, func(_ string, u *unitState) bool { return u == nil })
 	return f, warning, nil
 }
 

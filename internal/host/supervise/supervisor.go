@@ -7,16 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"sort"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
 
 	"kingpost/internal/atomicfile"
 	"kingpost/internal/mesh"
@@ -45,6 +43,7 @@ type Supervisor struct {
 	running  context.Context // of Run, nil before
 	goods    map[string]*spec
 	collects chan struct{}
+	held     []*os.File // log pipes, from New until Run reads them
 	layout   *artifact.Layout
 	wg       sync.WaitGroup
 }
@@ -91,6 +90,14 @@ func New(cfg Config) (*Supervisor, error) {
 	}
 	s.content = &content{dir: cfg.State, seed: s.seedSource, store: s.storeSource, warn: s.warn}
 	s.content.clean()
+	// PID 1 lets go of the log pipes as soon as the host says that it is ready, which may be before Run: what a
+	// workload that has ended left in one would be lost.
+	fifos, _ := filepath.Glob(filepath.Join(cfg.Run, "log", "*.fifo"))
+	for _, p := range fifos {
+		if f, err := os.OpenFile(p, os.O_RDWR|unix.O_NONBLOCK, 0); err == nil {
+			s.held = append(s.held, f)
+		}
+	}
 	return s, s.readDeclaration()
 }
 
@@ -220,6 +227,10 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	s.adopt(ctx)
+	for _, f := range s.held {
+		f.Close()
+	}
+	s.held = nil
 	s.mu.Lock()
 	s.running = ctx
 	for _, u := range s.units {
@@ -331,7 +342,10 @@ func (s *Supervisor) SetSeed(enabled bool) {
 }
 
 // Status implements API.
-func (s *Supervisor) Status() hostapi.Status {
+func (s *Supervisor) Status() hostapi.Status { return s.status(true) }
+
+// status leaves out what each resource uses, which has to be read from its cgroup, unless it is asked for.
+func (s *Supervisor) status(usage bool) hostapi.Status {
 	var out hostapi.Status
 	s.mu.Lock()
 	if s.decl != nil {
@@ -357,81 +371,11 @@ func (s *Supervisor) Status() hostapi.Status {
 		u.mu.Lock()
 		v, ok := u.view, u.settled && u.want != nil
 		u.mu.Unlock()
-		if v.PID != 0 {
+		if v.PID != 0 && usage {
 			v.Memory = s.cgroups.memory(u.name)
 		}
 		out.Settled = out.Settled && ok
 		out.Resources = append(out.Resources, v)
 	}
 	return out
-}
-
-// SeatSocket implements API.
-func (s *Supervisor) SeatSocket(seat string) (path, key string, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, k := range s.order {
-		u := s.units[k]
-		if u == nil {
-			continue
-		}
-		u.mu.Lock()
-		sp := u.active
-		u.mu.Unlock()
-		if sp == nil {
-			continue
-		}
-		for _, n := range sp.Seats {
-			if n == seat {
-				return filepath.Join(s.seatDir(u.name), seatSocket), k, true
-			}
-		}
-	}
-	return "", "", false
-}
-
-// DialSeat connects to the socket of the running resource that holds seat. The seat's folder is the
-// workload's, so the socket is opened without following a link out of it: a holder cannot make the host
-// talk to a socket that is not its own.
-func (s *Supervisor) DialSeat(ctx context.Context, seat string) (net.Conn, error) {
-	path, _, ok := s.SeatSocket(seat)
-	if !ok {
-		return nil, &mesh.CallError{Code: mesh.CodeUnavailable, Message: "nobody on this node holds the seat " + seat}
-	}
-	return dialSocket(ctx, filepath.Dir(path), filepath.Base(path))
-}
-
-// seedSource is the seed as a source.
-func (s *Supervisor) seedSource() (artifact.Source, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seedOff {
-		return nil, fmt.Errorf("%w: the seed is disabled", errSource)
-	}
-	if s.layout == nil {
-		l, err := artifact.OpenLayout(os.DirFS(s.cfg.Seed))
-		if err != nil {
-			return nil, fmt.Errorf("open the seed: %w", err)
-		}
-		s.layout = l
-	}
-	return s.layout, nil
-}
-
-// storeSource is the artifact store as a source: the one that runs here, else the mesh's.
-func (s *Supervisor) storeSource() (artifact.Source, error) {
-	if _, _, ok := s.SeatSocket(mesh.SeatStore); ok {
-		tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return s.DialSeat(ctx, mesh.SeatStore)
-		}, DisableCompression: true, DisableKeepAlives: true, ResponseHeaderTimeout: time.Minute}
-		return &artifact.Client{HTTP: &http.Client{Transport: tr}, Base: "http://store"}, nil
-	}
-	if s.cfg.Store != nil {
-		tr, base, err := s.cfg.Store()
-		if err != nil {
-			return nil, err
-		}
-		return &artifact.Client{HTTP: &http.Client{Transport: tr}, Base: strings.TrimSuffix(base, "/")}, nil
-	}
-	return nil, fmt.Errorf("%w: no artifact store runs here", errSource)
 }

@@ -310,10 +310,18 @@ func (u *unit) begin(ctx context.Context, target *spec, fallback string) pause {
 		return pause{others: true}
 	}
 	stored, err := u.fetch(ctx, target)
-	if err != nil {
-		return u.missed(ctx, err, "fetching")
+	if err == nil {
+		return u.start(ctx, target, stored)
 	}
-	return u.start(ctx, target, stored)
+	if good := u.s.good(u.key); u.misses >= patience && good != nil && good.id() != target.id() && ctx.Err() == nil {
+		// A power cut came between the declaration and its bytes, and their source is not there. What ran
+		// before is, and the handover goes on when the source is back.
+		if stored, gerr := u.fetch(ctx, good); gerr == nil {
+			u.s.info(u.key, "the last good one is started, since what is declared cannot be fetched: %v", err)
+			return u.start(ctx, good, stored)
+		}
+	}
+	return u.missed(ctx, err, "fetching")
 }
 
 // fetch has the target's bytes on disk and checked.
