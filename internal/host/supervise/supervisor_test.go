@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"kingpost/internal/mesh"
@@ -331,6 +332,11 @@ func TestStoreNotThere(t *testing.T) {
 }
 
 func TestPrivateNetwork(t *testing.T) {
+	t.Cleanup(func() {
+		if l, err := netlink.LinkByName(bridgeName); err == nil {
+			_ = netlink.LinkDel(l)
+		}
+	})
 	n := newNode(t)
 	d := n.container("a", "tcp")
 	d.Network = "private"
