@@ -33,7 +33,7 @@ func (d *Declaration) Validate() error {
 	for i := range d.Resources {
 		r := &d.Resources[i]
 		path := "resources[" + strconv.Itoa(i) + "]"
-		if err := CheckName(r.Module); err != nil {
+		if err := CheckModule(r.Module); err != nil {
 			p.add(path+".module", "%s", err)
 			continue
 		}

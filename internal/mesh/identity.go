@@ -55,6 +55,18 @@ func ParseIdentity(s string) (Identity, error) {
 	return id, nil
 }
 
+// HostModule is the name under which a node's host acts as a component: the prefix of what it keeps in the
+// vault. No module may have it.
+const HostModule = "host"
+
+// CheckModule accepts the names that a module may have: those of CheckName but HostModule.
+func CheckModule(s string) error {
+	if s == HostModule {
+		return fmt.Errorf("the name %q is the host's own; choose another", s)
+	}
+	return CheckName(s)
+}
+
 // CheckName accepts the names of meshes, nodes, modules, resources and artifacts:
 // [a-z0-9][a-z0-9-]{0,62}, a DNS label (RFC 1123, section 2.1) in lower case.
 func CheckName(s string) error {

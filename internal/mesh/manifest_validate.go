@@ -27,7 +27,7 @@ func DecodeManifest(r io.Reader) (Manifest, error) {
 // ("resources[2].volumes[0].path: ..."). Whether the artifacts that m names exist is not its question.
 func (m *Manifest) Validate() error {
 	var p problems
-	p.check("module", CheckName(m.Module))
+	p.check("module", CheckModule(m.Module))
 	if len(m.Version) > 128 {
 		p.add("version", "is longer than 128 characters")
 	}

@@ -190,7 +190,7 @@ func TestWhoMay(t *testing.T) {
 	dir := t.TempDir()
 	v := openTest(t, dir)
 	srv := v.Server("home", log)
-	for _, n := range []string{"web/password", "mesh/ca", "host/mesh-ca"} {
+	for _, n := range []string{"web/password", "host/mesh-ca"} {
 		if _, err := v.Put(n, []byte(topSecret)); err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +203,9 @@ func TestWhoMay(t *testing.T) {
 		code         string
 	}{
 		{op, "get", `{"name":"web/password"}`, ""},
-		{op, "get", `{"name":"host/mesh-ca"}`, ""},
+		{op, "get", `{"name":"host/mesh-ca"}`, mesh.CodeDenied},
+		{op, "put", `{"name":"host/mesh-ca","value":"x"}`, mesh.CodeDenied},
+		{op, "sign", `{"name":"host/mesh-ca","message":"aGVsbG8="}`, mesh.CodeDenied},
 		{web, "get", `{"name":"web/password"}`, ""},
 		{web, "put", `{"name":"web/new","value":"` + topSecret + `"}`, ""},
 		{web, "sign", `{"name":"web/key","message":"aGVsbG8="}`, ""},
@@ -212,8 +214,8 @@ func TestWhoMay(t *testing.T) {
 		{web, "put", `{"name":"mail/password","value":"` + topSecret + `"}`, mesh.CodeDenied},
 		{web, "sign", `{"name":"mail/key","message":"aGVsbG8="}`, mesh.CodeDenied},
 		{who(mesh.RoleComponent, "we"), "get", `{"name":"web/password"}`, mesh.CodeDenied},
-		{who(mesh.RoleComponent, "mesh"), "get", `{"name":"mesh/ca"}`, mesh.CodeDenied},
-		{who(mesh.RoleComponent, "host"), "get", `{"name":"host/mesh-ca"}`, mesh.CodeDenied},
+		{who(mesh.RoleComponent, "host"), "get", `{"name":"host/mesh-ca"}`, ""},
+		{who(mesh.RoleComponent, "host"), "get", `{"name":"web/password"}`, mesh.CodeDenied},
 		{who(mesh.RoleViewer, "vic"), "get", `{"name":"web/password"}`, mesh.CodeDenied},
 		{who(mesh.RoleViewer, "vic"), "list", `{}`, mesh.CodeDenied},
 		{who(mesh.RoleNode, "beta"), "get", `{"name":"host/mesh-ca"}`, mesh.CodeDenied},

@@ -93,21 +93,14 @@ func (v *Vault) Server(meshName string, log logrus.FieldLogger) *seat.Server {
 	return s
 }
 
-// reserved are the first parts of names that are no module's: what the mesh and its hosts keep, as the key
-// of the mesh CA. A module of that name gets nothing by it.
-var reserved = [...]string{"mesh", "host"}
-
-// may decides whether caller may use name: an operator any, a component its own module's.
+// may decides whether caller may use name. A component has its own module's secrets. The host of the
+// control-node counts as one, of the module that no manifest may claim (mesh.HostModule), and what it keeps
+// there, the key of the mesh CA, is its own: an operator who could read it could make identities at will.
 func may(caller mesh.Identity, name string) bool {
 	switch caller.Role {
 	case mesh.RoleOperator:
-		return true
+		return !strings.HasPrefix(name, mesh.HostModule+"/")
 	case mesh.RoleComponent:
-		for _, r := range reserved {
-			if caller.Name == r {
-				return false
-			}
-		}
 		return strings.HasPrefix(name, caller.Name+"/")
 	}
 	return false
@@ -118,7 +111,7 @@ func allowed(r seat.Request, name string) error {
 		return err
 	}
 	if !may(r.Caller, name) {
-		return seat.Errorf(mesh.CodeDenied, "%s may not use %s: a component has only its own module's secrets", r.Caller, name)
+		return seat.Errorf(mesh.CodeDenied, "%s may not use %s: a component has its own module's secrets, an operator all but the host's", r.Caller, name)
 	}
 	return nil
 }

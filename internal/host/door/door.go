@@ -16,10 +16,6 @@ import (
 	"kingpost/internal/mesh/tlsid"
 )
 
-// HostModule is the host's own name as a component. No module may have it: what the vault keeps for the
-// host would be that module's.
-const HostModule = "host"
-
 // Caller is who is on the other side of one connection.
 type Caller struct {
 	// Identity is the caller in the mesh; its Role is empty for one that has none (see Claim).
@@ -68,7 +64,7 @@ func (d *Door) Unix(uid int) Caller {
 	if uid == 0 {
 		return Caller{Identity: d.Self(), Local: true}
 	}
-	if module, ok := d.AccountOf(uid); ok && module != HostModule {
+	if module, ok := d.AccountOf(uid); ok && module != mesh.HostModule {
 		return Caller{Identity: mesh.Identity{Mesh: m, Role: mesh.RoleComponent, Name: module}, Local: true}
 	}
 	return Caller{Local: true, Denied: fmt.Sprintf("uid %d is neither root nor the account of a module", uid)}

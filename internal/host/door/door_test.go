@@ -45,7 +45,7 @@ func TestTLS(t *testing.T) {
 		Mesh: a.Mesh, CA: a.CA, Operator: a.Operator, NodeName: func() string { return "alpha" },
 		Claim: func() ed25519.PublicKey { return claim.Public().(ed25519.PublicKey) },
 		AccountOf: func(uid int) (string, bool) {
-			m, ok := map[int]string{7001: "controller", 7002: HostModule}[uid]
+			m, ok := map[int]string{7001: "controller", 7002: mesh.HostModule}[uid]
 			return m, ok
 		},
 		Now: func() time.Time { return now },

@@ -23,9 +23,6 @@ const OperatorName = "operator"
 // retryRenewal is the pause after an attempt to renew the node's certificate.
 const retryRenewal = time.Minute
 
-// reserved is the component that this program is itself; no module may be taken for it.
-const reserved = "host"
-
 // Errors that a caller decides on.
 var (
 	ErrNoMesh    = errors.New("this node is in no mesh")
@@ -232,7 +229,7 @@ func (a *Authority) Issue(ctx context.Context, module string) (cert, key, ca []b
 	if err := mesh.CheckName(module); err != nil {
 		return nil, nil, nil, fmt.Errorf("issue a certificate: %w", err)
 	}
-	if module == reserved {
+	if module == mesh.HostModule {
 		return nil, nil, nil, fmt.Errorf("issue a certificate: the name %s is the host's own; give the module another one", module)
 	}
 	a.mu.Lock()
