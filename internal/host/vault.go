@@ -4,19 +4,18 @@ import (
 	"context"
 	"errors"
 
-	"kingpost/internal/host/door"
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/verbs"
 )
 
 // secretCA is the name under which the vault keeps the mesh CA's key: a secret of the component host.
-const secretCA = door.HostModule + "/mesh-ca"
+const secretCA = mesh.HostModule + "/mesh-ca"
 
 // keeper keeps the CA's key in the vault, as the component host, whose own secret it is.
 func (h *Host) keeper() vaultKeeper {
 	return vaultKeeper{h.router.As(func() mesh.Identity {
 		m, _ := h.id.Mesh()
-		return mesh.Identity{Mesh: m, Role: mesh.RoleComponent, Name: door.HostModule}
+		return mesh.Identity{Mesh: m, Role: mesh.RoleComponent, Name: mesh.HostModule}
 	})}
 }
 
