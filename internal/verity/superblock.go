@@ -68,14 +68,14 @@ func parseSuperblock(b []byte) (*Superblock, error) {
 		return nil, fmt.Errorf("there is none")
 	}
 	for _, f := range []struct {
-		what      string
-		at        int
-		has, want uint32
+		what string
+		at   int
+		want uint32
 	}{
-		{what: "version", at: sbAtVersion, want: 1},
-		{what: "hash type", at: sbAtHashType, want: 1},
-		{what: "data block size", at: sbAtDataBlock, want: BlockSize},
-		{what: "hash block size", at: sbAtHashBlock, want: BlockSize},
+		{"version", sbAtVersion, 1},
+		{"hash type", sbAtHashType, 1},
+		{"data block size", sbAtDataBlock, BlockSize},
+		{"hash block size", sbAtHashBlock, BlockSize},
 	} {
 		if v := le.Uint32(b[f.at:]); v != f.want {
 			return nil, fmt.Errorf("its %s is %d, only %d is supported", f.what, v, f.want)
