@@ -351,10 +351,14 @@ func (b *build) programs(ctx context.Context) (ours, third map[string]binary, er
 	go func() { thirdErr <- b.thirdParty(ctx, third) }()
 	err = func() error {
 		// The builder itself is listed as well: what it does decides about the bytes as much as a program's sources.
-		if b.keys, err = b.tool.sourceKeys(ctx, b.repo, append(slices.Clone(pkgs), builderPackage)); err != nil {
+		src, err := b.tool.listSources(ctx, b.repo, append(slices.Clone(pkgs), builderPackage))
+		if err != nil {
 			return err
 		}
-		built, err := b.tool.build(ctx, b.repo, pkgs, names, b.keys)
+		if b.keys, err = src.keys(); err != nil {
+			return err
+		}
+		built, err := b.tool.build(ctx, b.repo, pkgs, names, b.keys, src.keys)
 		for _, p := range built {
 			ours[p.Name] = p
 		}
@@ -369,11 +373,15 @@ func (b *build) thirdParty(ctx context.Context, out map[string]binary) error {
 	for _, n := range slices.Sorted(maps.Keys(b.plan.thirdParty)) {
 		t := b.plan.thirdParty[n]
 		dir := filepath.Join(b.repo, filepath.FromSlash(thirdPartyDir), n)
-		key, err := b.tool.folderKey(dir)
+		key := func() (map[string]string, error) {
+			k, err := b.tool.folderKey(dir)
+			return map[string]string{t.Package: hashStrings(k, t.Package)}, err
+		}
+		keys, err := key()
 		if err != nil {
 			return err
 		}
-		built, err := b.tool.build(ctx, dir, []string{t.Package}, []string{t.Program}, map[string]string{t.Package: hashStrings(key, t.Package)})
+		built, err := b.tool.build(ctx, dir, []string{t.Package}, []string{t.Program}, keys, key)
 		if err != nil {
 			return fmt.Errorf("third-party program %s: %w", n, err)
 		}

@@ -90,7 +90,8 @@ func (t *goTool) environ() []string {
 
 // build builds the main packages pkgs of the module in dir, those that changed, in one run of go, and returns them in
 // order. names are what they are called.
-func (t *goTool) build(ctx context.Context, dir string, pkgs, names []string, keys map[string]string) ([]binary, error) {
+// still reports keys as they are after the build: what changed under it is not kept under a key that it does not have.
+func (t *goTool) build(ctx context.Context, dir string, pkgs, names []string, keys map[string]string, still func() (map[string]string, error)) ([]binary, error) {
 	var todo []string
 	for _, p := range pkgs {
 		if !t.cache.has("program", keys[p]) {
@@ -111,7 +112,14 @@ func (t *goTool) build(ctx context.Context, dir string, pkgs, names []string, ke
 		if _, err := t.run(ctx, dir, args...); err != nil {
 			return nil, err
 		}
+		now, err := still()
+		if err != nil {
+			return nil, err
+		}
 		for _, p := range todo {
+			if now[p] != keys[p] {
+				return nil, fmt.Errorf("the sources of %s changed while it was built: build again", p)
+			}
 			if err := t.keep(ctx, tmp, p, keys[p]); err != nil {
 				return nil, err
 			}
@@ -194,9 +202,16 @@ type listed struct {
 	GoFiles, SFiles, HFiles, EmbedFiles, SysoFiles []string
 }
 
-// sourceKeys returns, for each main package of the module in dir, a key of everything that its program depends on:
-// toolchain, flags, target, go.sum and the sources of the module's own packages among its dependencies.
-func (t *goTool) sourceKeys(ctx context.Context, dir string, pkgs []string) (map[string]string, error) {
+// sources is what programs of one module depend on.
+type sources struct {
+	base string             // what all of them share
+	pkgs []string           // as they were asked for
+	own  map[string]*listed // the module's own packages among the dependencies, by import path
+	dir  string
+}
+
+// listSources asks go for what the packages of the module in dir are made of.
+func (t *goTool) listSources(ctx context.Context, dir string, pkgs []string) (*sources, error) {
 	args := []string{"list", "-deps", "-json=ImportPath,Dir,Name,Standard,Module,Deps,GoFiles,SFiles,HFiles,EmbedFiles,SysoFiles"}
 	out, err := t.run(ctx, dir, append(args, pkgs...)...)
 	if err != nil {
@@ -218,29 +233,44 @@ func (t *goTool) sourceKeys(ctx context.Context, dir string, pkgs []string) (map
 			own[l.ImportPath] = &l
 		}
 	}
+	return &sources{base, pkgs, own, dir}, nil
+}
+
+// keys returns, for each package, a key of everything that its program depends on: toolchain, flags, target, go.sum
+// and the sources, as they are now, of the module's own packages among its dependencies.
+func (s *sources) keys() (map[string]string, error) {
 	sums := packageSums{}
 	keys := map[string]string{}
-	for _, p := range pkgs {
-		l := matching(own, dir, p)
+	for _, p := range s.pkgs {
+		l := s.find(p)
 		if l == nil {
-			keys[p] = hashStrings(base, p) // a package of another module, which go.sum binds
+			keys[p] = hashStrings(s.base, p) // a package of another module, which go.sum binds
 			continue
 		}
-		parts := []string{base, l.ImportPath}
+		parts := []string{s.base, l.ImportPath}
 		for _, dep := range append(slices.Clone(l.Deps), l.ImportPath) {
-			d := own[dep]
+			d := s.own[dep]
 			if d == nil {
 				continue
 			}
-			s, err := sums.of(d)
+			sum, err := sums.of(d)
 			if err != nil {
 				return nil, err
 			}
-			parts = append(parts, dep, s)
+			parts = append(parts, dep, sum)
 		}
 		keys[p] = hashStrings(parts...)
 	}
 	return keys, nil
+}
+
+func (s *sources) find(pkg string) *listed {
+	for _, p := range slices.Sorted(maps.Keys(s.own)) {
+		if s.own[p].Dir == filepath.Join(s.dir, filepath.FromSlash(pkg)) {
+			return s.own[p]
+		}
+	}
+	return nil
 }
 
 // folderKey is a key for a program of the small module in dir: all its files, which with go.sum bind everything.
@@ -262,15 +292,6 @@ func (t *goTool) folderKey(dir string) (string, error) {
 		parts = append(parts, filepath.Base(n), string(raw))
 	}
 	return hashStrings(parts...), nil
-}
-
-func matching(own map[string]*listed, dir, pkg string) *listed {
-	for _, p := range slices.Sorted(maps.Keys(own)) {
-		if own[p].Dir == filepath.Join(dir, filepath.FromSlash(pkg)) {
-			return own[p]
-		}
-	}
-	return nil
 }
 
 // moduleKey is a key of all that builds in a module share.

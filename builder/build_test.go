@@ -1,0 +1,263 @@
+package builder
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// realBuild are the options of a build of images/vm.yaml with the user's cache. Tests that need it fetch packages and
+// modules when they run for the first time.
+func realBuild(t *testing.T) Options {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds an image")
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		t.Skip("packages come through apt, which is not here")
+	}
+	cache, err := DefaultCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Options{Recipe: "../images/vm.yaml", Out: t.TempDir(), Cache: cache}
+}
+
+// digests are the output files of a build with their digests.
+func digests(res *Result) map[string]string {
+	m := map[string]string{}
+	for _, f := range res.Files {
+		m[f.Name] = f.SHA256
+	}
+	return m
+}
+
+// copySources copies what git has of the repository, and what is new in it, to dir.
+func copySources(t *testing.T, dir string) {
+	t.Helper()
+	out, err := exec.Command("git", "-C", "..", "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
+	if err != nil {
+		t.Skipf("the sources are no git checkout: %v", err)
+	}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		raw, err := os.ReadFile(filepath.Join("..", name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(to, raw, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestBuildReproducible builds the same sources in two folders with two caches, of which the second has nothing but
+// the packages.
+func TestBuildReproducible(t *testing.T) {
+	o := realBuild(t)
+	one, two := t.TempDir(), filepath.Join(t.TempDir(), "another", "and deeper")
+	copySources(t, one)
+	copySources(t, two)
+	o.Recipe = filepath.Join(one, "images/vm.yaml")
+	first, dir, err := Build(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := t.TempDir()
+	if err := os.Symlink(filepath.Join(o.Cache, "deb"), filepath.Join(fresh, "deb")); err != nil {
+		t.Fatal(err)
+	}
+	o.Recipe, o.Out, o.Cache = filepath.Join(two, "images/vm.yaml"), t.TempDir(), fresh
+	second, _, err := Build(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(digests(first), digests(second)); d != "" {
+		t.Errorf("other bytes:\n%s", d)
+	}
+	for _, f := range first.Files {
+		sum, size, err := hashFile(t.Context(), filepath.Join(dir, f.Name))
+		if err != nil || sum != f.SHA256 || size != f.Size {
+			t.Errorf("%s: %s, %d bytes, %v; release.json says %s, %d", f.Name, sum, size, err, f.SHA256, f.Size)
+		}
+	}
+}
+
+// stopAt cancels a build when a phase begins.
+type stopAt struct {
+	silent
+	name   string
+	cancel context.CancelFunc
+	mu     sync.Mutex
+	seen   []string
+}
+
+func (s *stopAt) Phase(name string) Phase {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = append(s.seen, name)
+	if name == s.name {
+		s.cancel()
+	}
+	return silent{}
+}
+
+// leftovers lists what is in a folder.
+func leftovers(t *testing.T, dir string) []string {
+	t.Helper()
+	var names []string
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func TestBuildStopped(t *testing.T) {
+	o := realBuild(t)
+	all := &stopAt{}
+	o.Report = all
+	if _, _, err := Build(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	for _, phase := range all.seen {
+		t.Run(phase, func(t *testing.T) {
+			o := o
+			o.Out = t.TempDir()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			o.Report = &stopAt{name: phase, cancel: cancel}
+			_, _, err := Build(ctx, o)
+			left := leftovers(t, o.Out)
+			if phase == "commit" && err == nil {
+				// Past the last look at Ctrl-C: the whole build is in place.
+				if !cmp.Equal(left, []string{"vm"}) {
+					t.Errorf("left %v", left)
+				}
+				return
+			}
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+			if len(left) > 0 {
+				t.Errorf("left %v", left)
+			}
+		})
+	}
+}
+
+// TestBuildTwiceAtOnce has two builds with one output folder and one cache.
+func TestBuildTwiceAtOnce(t *testing.T) {
+	o := realBuild(t)
+	var wg sync.WaitGroup
+	results, errs := make([]*Result, 2), make([]error, 2)
+	for i := range results {
+		wg.Go(func() { results[i], _, errs[i] = Build(t.Context(), o) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(results[0], results[1]); d != "" {
+		t.Error(d)
+	}
+	if left := leftovers(t, o.Out); !cmp.Equal(left, []string{"vm"}) {
+		t.Errorf("left %v", left)
+	}
+}
+
+func TestBuildFullDisk(t *testing.T) {
+	o := realBuild(t)
+	small := t.TempDir()
+	if err := syscall.Mount("tmpfs", small, "tmpfs", 0, "size=30m"); err != nil {
+		t.Skipf("needs to mount a small file system: %v", err)
+	}
+	defer syscall.Unmount(small, syscall.MNT_DETACH)
+	o.Out = small
+	_, _, err := Build(t.Context(), o)
+	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "disk is full") {
+		t.Errorf("got %v", err)
+	}
+	if left := leftovers(t, small); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
+func TestBuildKeepsWhatIsNoBuild(t *testing.T) {
+	dir := t.TempDir()
+	mine := filepath.Join(dir, "vm", "thesis.txt")
+	if err := os.MkdirAll(filepath.Dir(mine), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(mine, []byte("years of work"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := Build(t.Context(), Options{Recipe: "../images/vm.yaml", Out: dir, Cache: t.TempDir()})
+	if err == nil || !strings.Contains(err.Error(), "not overwritten") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(mine); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOutputCommit(t *testing.T) {
+	parent := t.TempDir()
+	final := filepath.Join(parent, "vm")
+	for _, content := range []string{"one", "two"} {
+		o, err := newOutput(final)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.WriteFile(o.path("disk.img"), []byte(content), 0o644), o.describe(t.Context(), &Result{}), o.commit()); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(final, "disk.img"))
+		if err != nil || string(got) != content {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	// What a killed build left goes with the next one; one that lives is left alone.
+	dead := filepath.Join(parent, ".vm"+tempInfix+"dead")
+	if err := os.MkdirAll(filepath.Join(dead, "x"), 0o500); err != nil {
+		t.Fatal(err)
+	}
+	alive, err := newOutput(final)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := newOutput(final)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dead); err == nil {
+		t.Error("a dead build's folder is still there")
+	}
+	if _, err := os.Stat(alive.dir); err != nil {
+		t.Error("a living build's folder was removed")
+	}
+	if err := errors.Join(alive.discard(), next.discard()); err != nil {
+		t.Error(err)
+	}
+	if left := leftovers(t, parent); !cmp.Equal(left, []string{"vm"}) {
+		t.Errorf("left %v", left)
+	}
+}
