@@ -43,12 +43,18 @@ func newDrivers(fsys fs.FS, bus string) (*drivers, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the list of kernel modules: %w", err)
 	}
+	lists, err := readLists(fsys)
+	if err != nil {
+		return nil, err
+	}
 	for _, file := range strings.Fields(string(b)) {
-		m := &driver{name: kmod.Name(file), file: file}
-		if f, err := fsys.Open(file); err == nil {
-			// One that cannot be read here is loaded like one that drives nothing, and its loading says why not.
-			m.info, _ = kmod.ReadModinfo(f)
-			f.Close()
+		m := &driver{name: kmod.Name(file), file: file, info: lists[kmod.Name(file)]}
+		if lists == nil {
+			if f, err := fsys.Open(file); err == nil {
+				// One that cannot be read here is loaded like one that drives nothing, and its loading says why not.
+				m.info, _ = kmod.ReadModinfo(f)
+				f.Close()
+			}
 		}
 		for _, a := range m.info.Aliases {
 			if isHardware(a) {
@@ -66,6 +72,55 @@ func newDrivers(fsys fs.FS, bus string) (*drivers, error) {
 		}
 	}
 	return d, nil
+}
+
+// readLists reads modules.alias, modules.dep and modules.softdep (modules.dep(5)) into what each module says of itself. It
+// returns nil where there are none; then the modules themselves have to be read, which takes longer.
+func readLists(fsys fs.FS) (map[string]kmod.Modinfo, error) {
+	var text [3]string
+	for i, name := range []string{"modules.alias", "modules.dep", "modules.softdep"} {
+		b, err := fs.ReadFile(fsys, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the lists of kernel modules: %w", err)
+		}
+		text[i] = string(b)
+	}
+	out := map[string]kmod.Modinfo{}
+	for l := range strings.Lines(text[0]) {
+		if f := strings.Fields(l); len(f) == 3 && f[0] == "alias" {
+			m := out[kmod.Name(f[2])]
+			m.Aliases = append(m.Aliases, f[1])
+			out[kmod.Name(f[2])] = m
+		}
+	}
+	for l := range strings.Lines(text[1]) {
+		if file, deps, ok := strings.Cut(l, ":"); ok {
+			m := out[kmod.Name(file)]
+			m.Depends = strings.Fields(deps)
+			slices.Reverse(m.Depends) // what must be loaded first comes last
+			out[kmod.Name(file)] = m
+		}
+	}
+	for l := range strings.Lines(text[2]) {
+		f := strings.Fields(l)
+		if len(f) < 3 || f[0] != "softdep" {
+			continue
+		}
+		m := out[kmod.Name(f[1])]
+		for pre, words := false, f[2:]; len(words) > 0; words = words[1:] {
+			switch {
+			case strings.HasSuffix(words[0], ":"):
+				pre = words[0] == "pre:"
+			case pre:
+				m.Pre = append(m.Pre, words[0])
+			}
+		}
+		out[kmod.Name(f[1])] = m
+	}
+	return out, nil
 }
 
 // isHardware tells the aliases of devices ("pci:v00001AF4d...") from those of file systems, device files and the like.

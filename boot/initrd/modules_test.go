@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -83,6 +84,33 @@ func TestDriversThatOthersMakeAppear(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"scsi_common", "scsi_mod", "libata", "ahci", "sd_mod"}, *loaded); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestReadLists(t *testing.T) {
+	fsys := fstest.MapFS{
+		"load":            {Data: []byte("scsi_mod.ko\ndm-mod.ko\nahci.ko\ndm-verity.ko\n")},
+		"modules.alias":   {Data: []byte("alias pci:v*d*sv*sd*bc01sc06i01* ahci\nalias devname:mapper/control dm_mod\nrubbish\n")},
+		"modules.dep":     {Data: []byte("scsi_mod.ko:\ndm-mod.ko:\nahci.ko: libata.ko scsi_mod.ko\ndm-verity.ko: dm-mod.ko\n")},
+		"modules.softdep": {Data: []byte("softdep ahci pre: first-one post: last\n")},
+	}
+	d, err := newDrivers(fsys, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ahci, verity := d.byName["ahci"], d.byName["dm_verity"]
+	if diff := cmp.Diff([]string{"scsi_mod.ko", "libata.ko"}, ahci.info.Depends); diff != "" {
+		t.Error(diff)
+	}
+	if len(ahci.hardware) != 1 || len(ahci.info.Pre) != 1 || !d.byName["scsi_mod"].needed || len(verity.hardware) != 0 || verity.needed {
+		t.Errorf("ahci is %+v, dm_verity %+v", ahci, verity)
+	}
+	delete(fsys, "modules.dep")
+	if lists, err := readLists(fsys); lists != nil || err != nil {
+		t.Errorf("got %v, %v", lists, err)
+	}
+	if _, err := newDrivers(fstest.MapFS{}, t.TempDir()); err == nil {
+		t.Error("an initrd without a list is taken")
 	}
 }
 
