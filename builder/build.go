@@ -250,7 +250,7 @@ func (b *build) packagesFor(arch string) *packages {
 
 // makeLock resolves the recipe for all its architectures.
 func (b *build) makeLock(ctx context.Context, p Phase) (*Lock, error) {
-	l := &Lock{Kind: lockKind, Suite: b.recipe.Debian.Suite, Go: b.tool.version, Modules: b.sums, Debs: map[string][]LockedDeb{}, Produced: map[string]Produced{}}
+	l := &Lock{Kind: lockKind, Suite: b.recipe.Debian.Suite, Kernel: b.recipe.Debian.Kernel, Go: b.tool.version, Modules: b.sums, Debs: map[string][]LockedDeb{}, Produced: map[string]Produced{}}
 	for _, arch := range b.recipe.Arch {
 		pkgs := b.packagesFor(arch)
 		a, err := pkgs.apt()

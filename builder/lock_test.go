@@ -7,6 +7,7 @@ import (
 
 const goodLock = `kind: node-lock
 suite: trixie
+kernel: linux-image
 go: go1.26.8
 modules:
   go.sum: sha256:1
