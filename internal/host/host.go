@@ -82,20 +82,29 @@ func New(cfg Config) (*Host, error) {
 	sc := cfg.Supervise
 	sc.State, sc.Run, sc.Seed, sc.HostSocket = cfg.Paths.State, cfg.Paths.Run, cfg.Paths.Seed, cfg.Paths.Socket
 	sc.Now, sc.Log, sc.Identities, sc.Mesh = cfg.Now, cfg.Log, h.id, h.id.Mesh
+	h.broker = &probe.Broker{Address: cfg.BrokerAddress, Identity: h.credentials, Now: cfg.Now}
+	builtins := map[string]route.Builtin{
+		mesh.SeatStore:    &probe.Store{Seat: mesh.SeatStore, Dial: h.dialStore},
+		mesh.SeatRegistry: &probe.Store{Seat: mesh.SeatRegistry, Dial: h.dialStore},
+		mesh.SeatBroker:   h.broker,
+	}
+	// What a call of ping asks is also what health asks.
+	sc.Probes = map[string]func(context.Context) error{}
+	for seat, b := range builtins {
+		sc.Probes[seat] = func(ctx context.Context) error {
+			_, err := b.Ping(ctx)
+			return err
+		}
+	}
 	if h.super, err = cfg.Supervisor(sc); err != nil {
 		return nil, fmt.Errorf("start the supervisor: %w", err)
 	}
-	h.broker = &probe.Broker{Address: cfg.BrokerAddress, Identity: h.credentials, Now: cfg.Now}
 	h.router = &route.Router{
-		Socket: h.super.SeatSocket, Declaration: h.super.Declaration, Status: h.super.Status, Self: h.door.Self,
-		Builtins: map[string]route.Builtin{
-			mesh.SeatStore:    &probe.Store{Seat: mesh.SeatStore, Socket: h.storeSocket},
-			mesh.SeatRegistry: &probe.Store{Seat: mesh.SeatRegistry, Socket: h.storeSocket},
-			mesh.SeatBroker:   h.broker,
-		},
+		Holder: h.super.SeatHolder, Dial: h.super.DialSeat,
+		Declaration: h.super.Declaration, Status: h.super.Status, Self: h.door.Self, Builtins: builtins,
 	}
 	h.id.SetVault(h.keeper())
-	h.front = storefront.New(storefront.Config{Door: h.door, Caller: api.CallerOf, Socket: h.storeSocket, Log: cfg.Log})
+	h.front = storefront.New(storefront.Config{Door: h.door, Caller: api.CallerOf, Dial: h.dialStore, Log: cfg.Log})
 	h.net = network.New(network.Config{
 		DHCP: h.settings.Network.DHCP == nil || *h.settings.Network.DHCP, Hostname: h.Name,
 		ResolvConf: cfg.Paths.ResolvConf, Sys: cfg.Paths.Sys, Proc: cfg.Paths.Proc, Log: cfg.Log, Now: cfg.Now,
@@ -201,7 +210,7 @@ func (h *Host) serveTLS(ctx context.Context, addr string, handler httpHandler) e
 func (h *Host) serveStore(ctx context.Context) error {
 	for ctx.Err() == nil {
 		changed := h.super.Changed()
-		if _, ok := h.storeSocket(); !ok || h.id.CA() == nil {
+		if _, ok := h.super.SeatHolder(mesh.SeatStore); !ok || h.id.CA() == nil {
 			select {
 			case <-changed:
 			case <-ctx.Done():
@@ -213,7 +222,7 @@ func (h *Host) serveStore(ctx context.Context) error {
 		go func() { done <- h.serveTLS(open, h.cfg.ListenStore, api.Guard(h.front)) }()
 		for ok := true; ok && ctx.Err() == nil; {
 			changed := h.super.Changed()
-			if _, ok = h.storeSocket(); !ok {
+			if _, ok = h.super.SeatHolder(mesh.SeatStore); !ok {
 				break
 			}
 			select {
@@ -229,9 +238,8 @@ func (h *Host) serveStore(ctx context.Context) error {
 	return nil
 }
 
-func (h *Host) storeSocket() (string, bool) {
-	p, _, ok := h.super.SeatSocket(mesh.SeatStore)
-	return p, ok
+func (h *Host) dialStore(ctx context.Context) (net.Conn, error) {
+	return h.super.DialSeat(ctx, mesh.SeatStore)
 }
 
 // credentials are the node's in its mesh.

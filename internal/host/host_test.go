@@ -59,11 +59,19 @@ func (f *fakeSupervisor) set(seat, socket string) {
 	f.changed = make(chan struct{})
 }
 
-func (f *fakeSupervisor) SeatSocket(seat string) (string, string, bool) {
+func (f *fakeSupervisor) SeatHolder(seat string) (string, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p := f.sockets[seat]
-	return p, seat + "/server", p != ""
+	return seat + "/server", f.sockets[seat] != ""
+}
+
+func (f *fakeSupervisor) DialSeat(ctx context.Context, seat string) (net.Conn, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sockets[seat] == "" {
+		return nil, errors.New("nobody holds the seat " + seat)
+	}
+	return new(net.Dialer).DialContext(ctx, "unix", f.sockets[seat])
 }
 
 func (f *fakeSupervisor) StopAll(context.Context) error         { f.stopped = true; return nil }

@@ -75,14 +75,6 @@ func (n *RaiseNode) SeedModules(ctx context.Context) ([]mesh.Manifest, error) {
 	return out, nil
 }
 
-func (n *RaiseNode) store() (*artifact.Client, error) {
-	p, ok := n.h.storeSocket()
-	if !ok {
-		return nil, errors.New("the artifact store does not run")
-	}
-	return artifact.NewUnixClient(p), nil
-}
-
 // PushSeed copies one artifact from the seed into the store. A component's bundle and image share their
 // layer, which is then mounted and not sent twice.
 func (n *RaiseNode) PushSeed(ctx context.Context, e mesh.SeedEntry) error {
@@ -90,10 +82,7 @@ func (n *RaiseNode) PushSeed(ctx context.Context, e mesh.SeedEntry) error {
 	if err != nil {
 		return err
 	}
-	c, err := n.store()
-	if err != nil {
-		return err
-	}
+	c := artifact.NewClient(n.h.dialStore)
 	defer c.HTTP.CloseIdleConnections()
 	return c.Copy(ctx, l, e.Ref, e.Tag, e.Digest, artifact.MountFrom(
 		mesh.Ref{Kind: mesh.ArtifactBundle, Name: e.Name}, mesh.Ref{Kind: mesh.ArtifactImage, Name: e.Name}))
@@ -102,10 +91,7 @@ func (n *RaiseNode) PushSeed(ctx context.Context, e mesh.SeedEntry) error {
 // ReadStored reads an artifact back from the store: the manifest under its tag, and every blob whole. Blobs
 // in read were read already, from whichever repository: there is one copy of each, which must only be linked here.
 func (n *RaiseNode) ReadStored(ctx context.Context, e mesh.SeedEntry, read map[string]bool) error {
-	c, err := n.store()
-	if err != nil {
-		return err
-	}
+	c := artifact.NewClient(n.h.dialStore)
 	defer c.HTTP.CloseIdleConnections()
 	d, err := c.Resolve(ctx, e.Ref, e.Tag)
 	if err != nil {

@@ -69,9 +69,13 @@ func (f *fakeSupervisor) Status() hostapi.Status {
 	return hostapi.Status{Resources: []hostapi.ResourceStatus{{Key: "controller/server", State: "backoff", Reason: "exit code 3"}}}
 }
 
-func (f *fakeSupervisor) SeatSocket(seat string) (string, string, bool) {
-	p, ok := f.sockets[seat]
-	return p, seat + "/server", ok
+func (f *fakeSupervisor) SeatHolder(seat string) (string, bool) {
+	_, ok := f.sockets[seat]
+	return seat + "/server", ok
+}
+
+func (f *fakeSupervisor) DialSeat(ctx context.Context, seat string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "unix", f.sockets[seat])
 }
 
 func (f *fakeSupervisor) AccountOf(uid int) (string, bool) {
@@ -194,11 +198,11 @@ func newRig(t testing.TB) *rig {
 	log.SetOutput(&lockedWriter{w: r.log})
 	store := r.serveUnix(t, filepath.Join(dir, "store.sock"), registry.New(registry.Logger(stdlog.New(io.Discard, "", 0))))
 	r.super.sockets["controller"] = r.serveUnix(t, filepath.Join(dir, "seat.sock"), http.HandlerFunc(echoSeat))
-	socket := func() (string, bool) { return store, store != "" }
+	dial := func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", store) }
 	s := New(Config{
 		Door: r.door, Supervisor: r.super, Raises: func() Raises { return r.raises },
-		Router: &route.Router{Socket: r.super.SeatSocket, Declaration: r.super.Declaration, Status: r.super.Status, Self: r.door.Self},
-		Store:  storefront.New(storefront.Config{Door: r.door, Caller: CallerOf, Socket: socket, Log: log}),
+		Router: &route.Router{Holder: r.super.SeatHolder, Dial: r.super.DialSeat, Declaration: r.super.Declaration, Status: r.super.Status, Self: r.door.Self},
+		Store:  storefront.New(storefront.Config{Door: r.door, Caller: CallerOf, Dial: dial, Log: log}),
 		Node:   func() hostapi.Node { return hostapi.Node{Name: "alpha"} },
 		Power:  func(a string) error { r.power <- a; return nil },
 		Log:    log, Now: r.now,

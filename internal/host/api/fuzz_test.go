@@ -39,7 +39,7 @@ func FuzzRequest(f *testing.F) {
 	raises := &fakeRaises{status: hostapi.RaiseStatus{State: "done"}, changed: make(chan struct{})}
 	s := New(Config{
 		Door: d, Supervisor: super, Raises: func() Raises { return raises },
-		Router: &route.Router{Socket: super.SeatSocket, Declaration: super.Declaration, Status: super.Status, Self: func() mesh.Identity { return root.Identity }},
+		Router: &route.Router{Holder: super.SeatHolder, Dial: super.DialSeat, Declaration: super.Declaration, Status: super.Status, Self: func() mesh.Identity { return root.Identity }},
 		Store:  http.NotFoundHandler(), Node: func() hostapi.Node { return hostapi.Node{} },
 		Power: func(string) error { return nil }, Log: log, Now: time.Now,
 	})

@@ -7,6 +7,7 @@ package probe
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"time"
 
@@ -16,8 +17,8 @@ import (
 // Store is the artifact store on its socket.
 type Store struct {
 	Seat string
-	// Socket is the host-side socket of the running store.
-	Socket func() (path string, ok bool)
+	// Dial connects to the running store.
+	Dial func(context.Context) (net.Conn, error)
 }
 
 // Summary implements route.Builtin.
@@ -25,13 +26,9 @@ func (s *Store) Summary() string { return "asks the artifact store for its API v
 
 // Ping implements route.Builtin.
 func (s *Store) Ping(ctx context.Context) (any, error) {
-	path, ok := s.Socket()
-	if !ok {
-		return nil, fmt.Errorf("it has no socket yet")
-	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	c := artifact.NewUnixClient(path)
+	c := artifact.NewClient(s.Dial)
 	defer c.HTTP.CloseIdleConnections()
 	if err := c.Ping(ctx); err != nil {
 		return nil, fmt.Errorf("GET /v2/: %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -134,6 +135,42 @@ func TestBroker(t *testing.T) {
 			}
 		})
 	}
+	// It is asked again and again for its health, so a question must leave nothing in its log; a connection
+	// that is only opened and closed does.
+	t.Run("nothing in its log", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "log")
+		addr := start(t, "broker", js+fmt.Sprintf("\nlog_file: %q", file))
+		complaints := func() string {
+			time.Sleep(100 * time.Millisecond)
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i := strings.Index(string(b), "[ERR]"); i >= 0 {
+				return string(b[i:])
+			}
+			return ""
+		}
+		b := &Broker{Address: addr, Identity: home.source, Now: time.Now}
+		for range 3 {
+			if _, err := b.Trip(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c := complaints(); c != "" {
+			t.Errorf("it logs %s", c)
+		}
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		for i := 0; complaints() == ""; i++ {
+			if i == 50 {
+				t.Fatal("a connection that ends at once is not logged, so this test sees nothing")
+			}
+		}
+	})
 	// The other direction of trust: the server refuses whoever its CA did not issue.
 	t.Run("the broker refuses another mesh", func(t *testing.T) {
 		theirs, err := away.source()
@@ -158,13 +195,18 @@ func TestStore(t *testing.T) {
 	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: registry.New()}}
 	srv.Start()
 	up := true
-	s := &Store{Seat: mesh.SeatStore, Socket: func() (string, bool) { return sock, up }}
+	s := &Store{Seat: mesh.SeatStore, Dial: func(ctx context.Context) (net.Conn, error) {
+		if !up {
+			return nil, errors.New("nobody holds it")
+		}
+		return new(net.Dialer).DialContext(ctx, "unix", sock)
+	}}
 	if _, err := s.Ping(context.Background()); err != nil {
 		t.Error(err)
 	}
 	up = false
 	if _, err := s.Ping(context.Background()); err == nil {
-		t.Error("a store without a socket answers")
+		t.Error("a store that nobody holds answers")
 	}
 	up = true
 	srv.Close()

@@ -23,9 +23,10 @@ import (
 
 // Bounds of a call.
 const (
-	MaxRequest  = 32 << 20 // bytes of a CallRequest; the builder takes files inline
-	MaxResponse = 32 << 20 // bytes of a CallResponse
-	maxTime     = 30 * time.Minute
+	MaxRequest  = 32 << 20         // bytes of a CallRequest; the builder takes files inline
+	MaxResponse = 8 << 20          // bytes of a CallResponse: one must fit into the host's memory, see cmd/mesh-host
+	maxTime     = 30 * time.Minute // a build
+	promptTime  = time.Minute      // ping, describe and every probe: what nobody works on
 )
 
 // Builtin answers for a seat whose holder serves no verbs.
@@ -38,8 +39,9 @@ type Builtin interface {
 
 // Router routes calls on this node.
 type Router struct {
-	// Socket is the host-side socket of the running resource that holds a seat, and its key.
-	Socket func(seat string) (path, key string, ok bool)
+	// Holder is the key of the running resource that holds a seat, and Dial connects to its socket.
+	Holder func(seat string) (key string, ok bool)
+	Dial   func(ctx context.Context, seat string) (net.Conn, error)
 	// Declaration and Status tell who should hold a seat that nobody answers for.
 	Declaration func() (mesh.Declaration, bool)
 	Status      func() hostapi.Status
@@ -57,33 +59,44 @@ func (r *Router) Route(ctx context.Context, caller mesh.Identity, seat, verb str
 			return mesh.CallResponse{}, failure(mesh.CodeBadParams, "call SEAT VERB: %v", err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, maxTime)
+	ctx, cancel := context.WithTimeout(ctx, limit(verb, req.Probe))
 	defer cancel()
 	if b, ok := r.Builtins[seat]; ok {
 		return r.builtin(ctx, b, seat, verb, req)
 	}
-	path, key, ok := r.Socket(seat)
+	key, ok := r.Holder(seat)
 	if !ok {
 		return mesh.CallResponse{}, failure(mesh.CodeUnavailable, "the seat %s does not answer: %s", seat, r.who(seat))
 	}
-	resp, err := post(ctx, path, caller, verb, req)
+	resp, err := r.post(ctx, caller, seat, verb, req)
 	if err != nil {
 		return mesh.CallResponse{}, failure(mesh.CodeUnavailable, "the seat %s does not answer: %s: %v", seat, key, err)
 	}
 	return resp, nil
 }
 
+// limit is how long a holder has for its answer.
+func limit(verb string, probe bool) time.Duration {
+	if probe || verb == mesh.VerbPing || verb == mesh.VerbDescribe {
+		return promptTime
+	}
+	return maxTime
+}
+
 // post makes one request on a fresh connection: a kept one could lead to an instance that was replaced.
-func post(ctx context.Context, socket string, caller mesh.Identity, verb string, req mesh.CallRequest) (mesh.CallResponse, error) {
+func (r *Router) post(ctx context.Context, caller mesh.Identity, seat, verb string, req mesh.CallRequest) (mesh.CallResponse, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return mesh.CallResponse{}, err
 	}
 	tr := &http.Transport{
-		DisableKeepAlives: true,
+		DisableKeepAlives:      true,
+		DisableCompression:     true, // an answer is as large as what is read
+		MaxResponseHeaderBytes: 64 << 10,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			d := net.Dialer{Timeout: 5 * time.Second}
-			return d.DialContext(ctx, "unix", socket)
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			return r.Dial(ctx, seat)
 		},
 	}
 	defer tr.CloseIdleConnections()

@@ -1,16 +1,18 @@
 package route
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -30,7 +32,7 @@ func (b builtin) Summary() string { return "asks" }
 func TestBuiltin(t *testing.T) {
 	down := errors.New("connection refused")
 	r := &Router{
-		Socket:      func(string) (string, string, bool) { return "", "", false },
+		Holder:      func(string) (string, bool) { return "", false },
 		Declaration: func() (mesh.Declaration, bool) { return mesh.Declaration{}, false },
 		Status:      func() hostapi.Status { return hostapi.Status{} },
 		Self:        func() mesh.Identity { return mesh.Identity{Mesh: "home", Role: mesh.RoleOperator, Name: "alpha"} },
@@ -72,30 +74,110 @@ func TestBuiltin(t *testing.T) {
 	}
 }
 
-// An answer that never ends is cut off, and says so.
-func TestHugeAnswer(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get(mesh.HeaderCaller) != "kingpost://home/component/host" {
-			t.Errorf("called by %s", r.Header.Get(mesh.HeaderCaller))
-		}
-		io.WriteString(w, `{"result":"`)
+// A holder may be anybody's program: whatever it answers, the caller gets an answer in time and the host
+// keeps its memory.
+func TestHolder(t *testing.T) {
+	endless := func(w io.Writer, start string) {
+		io.WriteString(w, start)
 		for {
 			if _, err := io.WriteString(w, strings.Repeat("x", 1<<16)); err != nil {
 				return
 			}
 		}
-	})}}
-	srv.Start()
-	defer srv.Close()
-	r := &Router{Socket: func(string) (string, string, bool) { return path, "m/a", true }}
-	as := r.As(func() mesh.Identity { return mesh.Identity{Mesh: "home", Role: mesh.RoleComponent, Name: "host"} })
-	var out json.RawMessage
-	if err := as.Call(context.Background(), "big", "list", nil, &out); err == nil || !strings.Contains(err.Error(), "larger than") {
-		t.Errorf("got %v", err)
+	}
+	for _, tc := range []struct {
+		name  string
+		serve func(c net.Conn, r *http.Request)
+		want  string // part of the error, "" for none
+	}{
+		{"answers", func(c net.Conn, r *http.Request) {
+			if as := r.Header.Get(mesh.HeaderCaller); as != "kingpost://home/component/host" || r.URL.Path != "/verbs/list" {
+				t.Errorf("%s is called by %s", r.URL, as)
+			}
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{\"result\":[]}")
+		}, ""},
+		{"never answers", func(c net.Conn, _ *http.Request) { io.Copy(io.Discard, c) }, "deadline exceeded"},
+		{"hangs up", func(net.Conn, *http.Request) {}, "EOF"},
+		{"answers half", func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{\"res")
+		}, "unexpected EOF"},
+		{"drips", func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
+			for {
+				if _, err := io.WriteString(c, " "); err != nil {
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}, "deadline exceeded"},
+		{"speaks something else", func(c net.Conn, _ *http.Request) { io.WriteString(c, "SSH-2.0-OpenSSH_9.2\r\n") }, "malformed HTTP"},
+		{"garbage for JSON", func(c net.Conn, _ *http.Request) { io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n<html>") }, "no call response"},
+		{"refuses without saying why", func(c net.Conn, _ *http.Request) { io.WriteString(c, "HTTP/1.1 500 Oops\r\n\r\n{}") }, "500"},
+		{"leads elsewhere", func(c net.Conn, _ *http.Request) {
+			io.WriteString(c, "HTTP/1.1 307 Go\r\nLocation: http://seat/v1/power\r\n\r\n{}")
+		}, "307"},
+		{"never ends", func(c net.Conn, _ *http.Request) { endless(c, "HTTP/1.1 200 OK\r\n\r\n{\"result\":\"") }, "larger than"},
+		{"headers never end", func(c net.Conn, _ *http.Request) { endless(c, "HTTP/1.1 200 OK\r\nX: ") }, "exceeded 65536 bytes"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			var holder sync.WaitGroup
+			defer holder.Wait()
+			holder.Go(func() {
+				c, err := l.Accept()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer c.Close()
+				r, err := http.ReadRequest(bufio.NewReader(c))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				tc.serve(c, r)
+			})
+			r := &Router{
+				Holder: func(string) (string, bool) { return "m/a", true },
+				Dial: func(ctx context.Context, _ string) (net.Conn, error) {
+					return new(net.Dialer).DialContext(ctx, "unix", l.Addr().String())
+				},
+			}
+			as := r.As(func() mesh.Identity { return mesh.Identity{Mesh: "home", Role: mesh.RoleComponent, Name: "host"} })
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			var out json.RawMessage
+			err = as.Call(ctx, "big", "list", nil, &out)
+			var ce *mesh.CallError
+			if (err == nil) != (tc.want == "") || err != nil && (!errors.As(err, &ce) || ce.Code != mesh.CodeUnavailable || !strings.Contains(ce.Message, tc.want)) {
+				t.Errorf("got %v, want %q in it", err, tc.want)
+			}
+		})
+	}
+}
+
+// What every holder answers at once has a bound of its own, even for a caller who would wait.
+func TestPrompt(t *testing.T) {
+	for _, tc := range []struct {
+		verb  string
+		probe bool
+		want  time.Duration
+	}{{"ping", false, promptTime}, {"describe", false, promptTime}, {"build", true, promptTime}, {"build", false, maxTime}} {
+		r := &Router{
+			Holder: func(string) (string, bool) { return "m/a", true },
+			Dial: func(ctx context.Context, _ string) (net.Conn, error) {
+				return nil, errors.New("refused")
+			},
+		}
+		if got := limit(tc.verb, tc.probe); got != tc.want {
+			t.Errorf("%s, probe %t: %s", tc.verb, tc.probe, got)
+		}
+		if _, err := r.Route(t.Context(), mesh.Identity{}, "builder", tc.verb, mesh.CallRequest{Probe: tc.probe}); err == nil || !strings.Contains(err.Error(), "m/a: refused") {
+			t.Errorf("got %v", err)
+		}
 	}
 }

@@ -32,7 +32,6 @@ type Front struct {
 	door *door.Door
 	// caller finds who made a request.
 	caller func(*http.Request) door.Caller
-	socket func() (path string, ok bool)
 	log    logrus.FieldLogger
 	proxy  *httputil.ReverseProxy
 }
@@ -41,14 +40,14 @@ type Front struct {
 type Config struct {
 	Door   *door.Door
 	Caller func(*http.Request) door.Caller
-	// Socket is the host-side socket of the running store.
-	Socket func() (path string, ok bool)
-	Log    logrus.FieldLogger
+	// Dial connects to the running store.
+	Dial func(context.Context) (net.Conn, error)
+	Log  logrus.FieldLogger
 }
 
 // New makes a Front.
 func New(c Config) *Front {
-	f := &Front{door: c.Door, caller: c.Caller, socket: c.Socket, log: c.Log}
+	f := &Front{door: c.Door, caller: c.Caller, log: c.Log}
 	f.proxy = &httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL.Scheme, pr.Out.URL.Host = "http", "store"
@@ -58,14 +57,10 @@ func New(c Config) *Front {
 			pr.Out.Header.Del("Authorization")
 		},
 		Transport: &http.Transport{
-			// The socket is looked up at each dial: another instance of the store has another one.
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				p, ok := f.socket()
-				if !ok {
-					return nil, errNoStore
-				}
-				d := net.Dialer{Timeout: 5 * time.Second}
-				return d.DialContext(ctx, "unix", p)
+				ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+				defer cancel()
+				return c.Dial(ctx)
 			},
 			DisableCompression:    true,
 			MaxIdleConnsPerHost:   2,
@@ -78,8 +73,6 @@ func New(c Config) *Front {
 	}
 	return f
 }
-
-var errNoStore = errors.New("no artifact store runs on this node")
 
 // Rules: whose push, whose pull.
 var (

@@ -54,25 +54,16 @@ func (c *checker) check(ctx context.Context, h *mesh.Health) error {
 	}
 }
 
-// Seats whose holders are third-party servers answer no verbs; the host asks them in their own protocol.
-func foreignSeat(seat string) bool {
-	return seat == mesh.SeatStore || seat == mesh.SeatRegistry || seat == mesh.SeatBroker
-}
-
 func (c *checker) seat(ctx context.Context) error {
 	seat := c.sp.Seats[0]
-	if seat == mesh.SeatBroker {
-		// The broker greets whoever connects, before TLS (NATS protocol, INFO).
-		return c.greeting(ctx, "INFO ")
+	if probe, ok := c.s.cfg.Probes[seat]; ok {
+		return probe(ctx)
 	}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return dialSocket(ctx, c.s.seatDir(c.name), seatSocket)
 	}
 	tr := &http.Transport{DialContext: dial, DisableKeepAlives: true}
 	defer tr.CloseIdleConnections()
-	if foreignSeat(seat) {
-		return get(ctx, tr, "http://seat/v2/")
-	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://seat/verbs/"+mesh.VerbPing, strings.NewReader("{}"))
 	if err != nil {
 		return err
@@ -80,25 +71,6 @@ func (c *checker) seat(ctx context.Context) error {
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set(mesh.HeaderCaller, mesh.Identity{Mesh: c.sp.Mesh, Role: mesh.RoleNode, Name: c.sp.Node}.String())
 	return expect2xx(tr.RoundTrip(req))
-}
-
-func (c *checker) greeting(ctx context.Context, want string) error {
-	conn, err := c.dial(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", mesh.PortNATS))
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if d, ok := ctx.Deadline(); ok {
-		_ = conn.SetDeadline(d)
-	}
-	b := make([]byte, len(want))
-	if _, err := io.ReadFull(conn, b); err != nil {
-		return fmt.Errorf("no greeting: %w", err)
-	}
-	if string(b) != want {
-		return fmt.Errorf("it greets with %q", b)
-	}
-	return nil
 }
 
 func (c *checker) http(ctx context.Context, target string) error {

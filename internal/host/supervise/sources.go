@@ -6,7 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,8 +14,17 @@ import (
 	"kingpost/internal/mesh/artifact"
 )
 
-// SeatSocket implements API.
-func (s *Supervisor) SeatSocket(seat string) (path, key string, ok bool) {
+// SeatHolder implements API.
+func (s *Supervisor) SeatHolder(seat string) (key string, ok bool) {
+	u := s.holder(seat)
+	if u == nil {
+		return "", false
+	}
+	return u.key, true
+}
+
+// holder is the unit that runs with seat.
+func (s *Supervisor) holder(seat string) *unit {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range s.order {
@@ -26,27 +35,21 @@ func (s *Supervisor) SeatSocket(seat string) (path, key string, ok bool) {
 		u.mu.Lock()
 		sp := u.active
 		u.mu.Unlock()
-		if sp == nil {
-			continue
-		}
-		for _, n := range sp.Seats {
-			if n == seat {
-				return filepath.Join(s.seatDir(u.name), seatSocket), k, true
-			}
+		if sp != nil && slices.Contains(sp.Seats, seat) {
+			return u
 		}
 	}
-	return "", "", false
+	return nil
 }
 
-// DialSeat connects to the socket of the running resource that holds seat. The seat's folder is the
-// workload's, so the socket is opened without following a link out of it: a holder cannot make the host
-// talk to a socket that is not its own.
+// DialSeat implements API. The seat's folder is the workload's, so the socket is opened without following
+// a link out of it: a holder cannot make the host talk to a socket that is not its own.
 func (s *Supervisor) DialSeat(ctx context.Context, seat string) (net.Conn, error) {
-	path, _, ok := s.SeatSocket(seat)
-	if !ok {
+	u := s.holder(seat)
+	if u == nil {
 		return nil, &mesh.CallError{Code: mesh.CodeUnavailable, Message: "nobody on this node holds the seat " + seat}
 	}
-	return dialSocket(ctx, filepath.Dir(path), filepath.Base(path))
+	return dialSocket(ctx, s.seatDir(u.name), seatSocket)
 }
 
 // seedSource is the seed as a source.
@@ -68,7 +71,7 @@ func (s *Supervisor) seedSource() (artifact.Source, error) {
 
 // storeSource is the artifact store as a source: the one that runs here, else the mesh's.
 func (s *Supervisor) storeSource() (artifact.Source, error) {
-	if _, _, ok := s.SeatSocket(mesh.SeatStore); ok {
+	if s.holder(mesh.SeatStore) != nil {
 		tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return s.DialSeat(ctx, mesh.SeatStore)
 		}, DisableCompression: true, DisableKeepAlives: true, ResponseHeaderTimeout: time.Minute}

@@ -3,6 +3,7 @@ package supervise
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"time"
 
@@ -43,6 +44,9 @@ type Config struct {
 	// Store reaches the artifact store where no resource here holds the store seat. The URL's host is
 	// ignored by a RoundTripper that dials a socket. Nil: only a store that runs here is used.
 	Store func() (http.RoundTripper, string, error)
+	// Probes ask the holders of seats that serve no verbs whether they work. They are the health checks of
+	// kind seat for these; holders of all other seats are asked their ping.
+	Probes map[string]func(context.Context) error
 
 	stubEnv []string // for tests, whose stub is the test program
 }
@@ -63,8 +67,11 @@ type API interface {
 	Changed() <-chan struct{}
 	// Epoch is the last epoch that was given to a holder of the controller seat; 0 before the first.
 	Epoch() uint64
-	// SeatSocket is the host-side socket of the running resource that holds seat here, and its key.
-	SeatSocket(seat string) (path, key string, ok bool)
+	// SeatHolder is the key of the running resource that holds seat here.
+	SeatHolder(seat string) (key string, ok bool)
+	// DialSeat connects to that resource's seat socket. Its path is given to nobody: whoever opened it by
+	// path would follow a link that the holder put there.
+	DialSeat(ctx context.Context, seat string) (net.Conn, error)
 	// Clear lets a held or backing-off resource try again at once and forgets its failures, a failed spec too.
 	Clear(key string) error
 	// Restart stops a resource and starts it again; it returns when the new instance is ready, or with why it is not.

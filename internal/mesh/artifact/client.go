@@ -25,12 +25,10 @@ type Client struct {
 	Base string
 }
 
-// NewUnixClient returns a client of a store that listens on a unix socket.
-func NewUnixClient(socket string) *Client {
+// NewClient returns a client of the one store that dial connects to.
+func NewClient(dial func(context.Context) (net.Conn, error)) *Client {
 	tr := &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		},
+		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		DisableCompression:  true,
 		MaxIdleConnsPerHost: 4,
 	}
