@@ -61,6 +61,8 @@ type stage struct {
 	finder  *bootdisk.Finder
 	// trial is set when the boot loader counts tries of this release: then a failure reboots, so that it falls back.
 	trial bool
+	// more loads the drivers of devices that have appeared.
+	more func()
 	// asked is set when this is the rescue entry: nothing has failed here.
 	asked bool
 }
@@ -87,7 +89,7 @@ func (s *stage) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("kernel command line: %w; boot the release's own entry", err)
 	}
-	more := s.modules(ctx)
+	s.more = s.modules(ctx)
 	s.times.Mark("modules")
 	efivars := s.efi()
 	s.trial = bootdisk.CountedTry(efivars)
@@ -106,7 +108,7 @@ func (s *stage) run(ctx context.Context) error {
 	if err != nil {
 		s.console.Line("warning %v", err)
 	}
-	disk, err := s.finder.Wait(ctx, esp, diskWait, more)
+	disk, err := s.finder.Wait(ctx, esp, diskWait, s.more)
 	if err != nil {
 		return fmt.Errorf("find the booted disk: %w", err)
 	}

@@ -52,11 +52,20 @@ func (s *stage) rescue(why error) {
 		over = time.After(trialPause)
 	}
 	how := unix.LINUX_REBOOT_CMD_RESTART
-	select {
-	case <-over:
-	case sg := <-sig:
-		if sg == unix.SIGUSR2 {
-			how = unix.LINUX_REBOOT_CMD_POWER_OFF
+	for waiting := true; waiting; {
+		select {
+		case <-over:
+			waiting = false
+		case sg := <-sig:
+			if sg == unix.SIGUSR2 {
+				how = unix.LINUX_REBOOT_CMD_POWER_OFF
+			}
+			waiting = false
+		case <-time.After(3 * time.Second):
+			// A keyboard that is plugged in now is what Ctrl-Alt-Del needs.
+			if s.more != nil {
+				s.more()
+			}
 		}
 	}
 	unix.Sync()

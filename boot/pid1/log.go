@@ -68,20 +68,25 @@ func newLog(c *console.Console, path string) *logrus.Logger {
 	l := logrus.New()
 	l.SetOutput(&boundedFile{path: path, max: initLogSize})
 	l.SetFormatter(&logrus.TextFormatter{DisableColors: true, FullTimestamp: true})
-	l.AddHook(consoleHook{c})
+	l.AddHook(consoleHook{c, []logrus.Level{logrus.PanicLevel, logrus.FatalLevel, logrus.ErrorLevel, logrus.WarnLevel}})
 	return l
 }
 
-type consoleHook struct{ c *console.Console }
-
-func (consoleHook) Levels() []logrus.Level {
-	return []logrus.Level{logrus.PanicLevel, logrus.FatalLevel, logrus.ErrorLevel, logrus.WarnLevel}
+// consoleHook puts entries of some levels on the console.
+type consoleHook struct {
+	c      *console.Console
+	levels []logrus.Level
 }
 
+func (h consoleHook) Levels() []logrus.Level { return h.levels }
+
 func (h consoleHook) Fire(e *logrus.Entry) error {
-	word := "warning"
-	if e.Level != logrus.WarnLevel {
-		word = "error"
+	word := "error"
+	switch e.Level {
+	case logrus.WarnLevel:
+		word = "warning"
+	case logrus.InfoLevel:
+		word = "info"
 	}
 	text := e.Message
 	if err, ok := e.Data[logrus.ErrorKey]; ok {

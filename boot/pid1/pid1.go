@@ -44,7 +44,7 @@ type pid1 struct {
 	reaper  *reaper.Reaper
 	host    *hostRunner
 	dog     watchdog
-	debug   bool // "kingpost.debug" on the command line: the host's log goes to the console, too
+	debug   bool // "kingpost.debug" on the command line: what only goes to the log goes to the console, too
 
 	mu   sync.Mutex
 	info mesh.BootInfo
@@ -77,6 +77,9 @@ func (p *pid1) run() {
 	if line, err := os.ReadFile("/proc/cmdline"); err == nil {
 		for _, w := range strings.Fields(string(line)) {
 			p.debug = p.debug || w == "kingpost.debug"
+		}
+		if p.debug {
+			p.log.AddHook(consoleHook{p.console, []logrus.Level{logrus.InfoLevel}})
 		}
 	}
 	p.release()
@@ -113,11 +116,12 @@ func (p *pid1) run() {
 	}()
 	p.times.Mark("start")
 	// The devices that the initrd did not need come while the host starts, its network first.
-	go mods.coldplug(background, p.host.firstReady)
-	go p.console.Follow(background, console.Host(mesh.PathHostSocket, 10*time.Second), p.wake)
+	go p.guard("drivers", func() { mods.coldplug(background, p.host.firstReady) })
+	go p.guard("console", func() {
+		p.console.Follow(background, console.Host(mesh.PathHostSocket, 10*time.Second), p.wake)
+	})
 	buttons := make(chan string, 1)
-	go watchButtons(background, buttons, p.log)
-	p.dog.open(p.log)
+	go p.guard("buttons", func() { watchButtons(background, buttons, p.log) })
 
 	action := p.loop(signals, buttons)
 	stopLauncher()
@@ -161,11 +165,21 @@ func (p *pid1) loop(signals <-chan os.Signal, buttons <-chan string) string {
 		case <-giveUp:
 			return wanted
 		case <-feed.C:
-			p.dog.feed()
+			p.dog.feed(p.log)
 		case <-clock.C:
 			saveClock(time.Now(), p.log)
 		}
 	}
+}
+
+// guard runs what the node can live without: a panic in it must not become one of the kernel, which ends every workload.
+func (p *pid1) guard(what string, run func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			p.log.WithField("stack", string(debug.Stack())).Errorf("%s stopped by a fault in mesh-init: %v; report it, and reboot to get it back", what, r)
+		}
+	}()
+	run()
 }
 
 // release fills in what the release says about itself.

@@ -32,7 +32,7 @@ const (
 func (p *pid1) shutdown(action string) {
 	word := map[string]string{actionReboot: "rebooting", actionPowerOff: "powering off"}[action]
 	p.console.Line("%s", word)
-	p.dog.feed()
+	p.dog.feed(p.log)
 	p.endProcesses()
 	saveClock(time.Now(), p.log)
 	p.host.file.Close()

@@ -37,13 +37,11 @@ type Child struct {
 	status unix.WaitStatus
 }
 
-// New returns a Reaper that keeps at most max exit records in the folder dir, which it makes.
+// New returns a Reaper that keeps at most max exit records in the folder dir, which it makes. When the folder cannot be
+// made it returns an error and a Reaper all the same: PID 1 has to reap in any case.
 func New(dir string, max int, log logrus.FieldLogger) (*Reaper, error) {
-	r, err := newRecords(dir, max)
-	if err != nil {
-		return nil, err
-	}
-	return &Reaper{records: r, log: log, own: map[int]*Child{}}, nil
+	r := &records{dir: dir, max: max}
+	return &Reaper{records: r, log: log, own: map[int]*Child{}}, r.prepare()
 }
 
 // Start starts a program. Its status is Child.Wait's and nobody else's.

@@ -140,8 +140,8 @@ func TestOrphansLeaveRecordsAndChildrenTheirStatus(t *testing.T) {
 
 func TestRecordsAreBounded(t *testing.T) {
 	dir := t.TempDir()
-	r, err := newRecords(dir, 20)
-	if err != nil {
+	r := &records{dir: dir, max: 20}
+	if err := r.prepare(); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 100 {

@@ -71,12 +71,11 @@ type records struct {
 	count int // at least as many as there are
 }
 
-func newRecords(dir string, max int) (*records, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the folder of exit records: %w", err)
+func (r *records) prepare() error {
+	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+		return fmt.Errorf("make the folder of exit records: %w", err)
 	}
-	r := &records{dir: dir, max: max}
-	return r, r.trim()
+	return r.trim()
 }
 
 // write writes a record aside and renames it, so that a reader sees it whole. The folder is in memory: nothing is synced.
