@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,28 +49,21 @@ for each; a VALUE that is JSON counts as that, anything else is a string. ` + "`
 		} else if req.Params, err = paramObject(params); err != nil {
 			return err
 		}
-		c, err := openConfig()
-		if err != nil {
-			return err
-		}
-		x, client, err := c.dial(contextName(cmd))
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		resp, err := client.CallRaw(cmd.Context(), args[0], args[1], req)
-		if err == nil && resp.Error != nil {
-			err = resp.Error
-		}
-		if err != nil {
-			return explain(x, fmt.Errorf("call %s %s: %w", args[0], args[1], err))
-		}
-		return out.print(cmd.OutOrStdout(), resp.Result, func(w io.Writer) error {
-			if probe && len(resp.Result) == 0 {
-				_, err := fmt.Fprintf(w, "%s %s answers\n", args[0], args[1])
-				return err
+		return withNode(cmd, 0, func(ctx context.Context, n node) error {
+			resp, err := n.CallRaw(ctx, args[0], args[1], req)
+			if err == nil && resp.Error != nil {
+				err = resp.Error
 			}
-			return render(w, resp.Result)
+			if err != nil {
+				return fmt.Errorf("call %s %s: %w", args[0], args[1], err)
+			}
+			return out.print(cmd.OutOrStdout(), resp.Result, func(w io.Writer) error {
+				if probe && len(resp.Result) == 0 {
+					_, err := fmt.Fprintf(w, "%s %s answers\n", args[0], args[1])
+					return err
+				}
+				return render(w, resp.Result)
+			})
 		})
 	}
 	return cmd

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/hostapi"
 	"kingpost/internal/mesh/tlsid"
@@ -57,15 +59,46 @@ func unanswered(err error) bool {
 	return err != nil && !errors.As(err, &pin) && !errors.As(err, &refusal) && !errors.Is(err, context.Canceled)
 }
 
+// node is the node of a context, reached as its operator.
+type node struct {
+	at meshContext
+	*hostapi.Client
+}
+
+// askTime bounds what a node answers from memory, the connection included.
+const askTime = time.Minute
+
+// withNode has do talk to the node of cmd's context for at most limit (0: until Ctrl-C). It gives the
+// error of do its exit code, and what to do next.
+func withNode(cmd *cobra.Command, limit time.Duration, do func(ctx context.Context, n node) error) error {
+	c, err := openConfig()
+	if err != nil {
+		return err
+	}
+	x, client, err := c.dial(contextName(cmd))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx := cmd.Context()
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	return explain(x, do(ctx, node{x, client}))
+}
+
 // explain adds to an error of the API what to do next.
 func explain(c meshContext, err error) error {
 	var refusal *hostapi.Error
 	var call *mesh.CallError
+	var conn *hostapi.ConnError
 	switch {
 	case errors.As(err, &refusal) && (refusal.Status == 401 || refusal.Status == 403),
 		errors.As(err, &call) && call.Code == mesh.CodeDenied:
 		return &exitError{exitRefused, err}
-	case unanswered(err) && !errors.As(err, &call):
+	case errors.As(err, &conn) && unanswered(err):
 		return fmt.Errorf("%w; is the node %s at %s up? `kingpost context list` shows what is used", err, c.Node, c.Address)
 	}
 	return err

@@ -77,16 +77,22 @@ func newContextListCommand() *cobra.Command {
 	return cmd
 }
 
+// chosen is the context of a name, "" for the current one, and the folder that it is kept in.
+func chosen(name string) (config, meshContext, error) {
+	c, err := openConfig()
+	if err != nil {
+		return c, meshContext{}, err
+	}
+	x, err := c.choose(name)
+	return c, x, err
+}
+
 func newContextUseCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "use NAME", Short: "Make a context the current one", Example: "  kingpost context use home",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: completeContexts,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := openConfig()
-			if err != nil {
-				return err
-			}
-			x, err := c.choose(args[0])
+			c, x, err := chosen(args[0])
 			if err != nil {
 				return err
 			}
@@ -119,15 +125,11 @@ func newContextShowCommand() *cobra.Command {
 	}
 	out := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := openConfig()
-		if err != nil {
-			return err
-		}
 		name := contextName(cmd)
 		if len(args) == 1 {
 			name = args[0]
 		}
-		x, err := c.choose(name)
+		c, x, err := chosen(name)
 		if err != nil {
 			return err
 		}
@@ -154,11 +156,7 @@ func newContextRemoveCommand() *cobra.Command {
 		Use: "remove NAME", Short: "Forget a context and its credentials", Example: "  kingpost context remove home --yes",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: completeContexts,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := openConfig()
-			if err != nil {
-				return err
-			}
-			x, err := c.choose(args[0])
+			c, x, err := chosen(args[0])
 			if err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -27,27 +28,20 @@ func newLogsCommand() *cobra.Command {
 			if q.Since < 0 || q.Bytes < 0 {
 				return usageError("--since and --bytes cannot be negative")
 			}
-			c, err := openConfig()
-			if err != nil {
-				return err
-			}
-			x, client, err := c.dial(contextName(cmd))
-			if err != nil {
-				return err
-			}
-			defer client.Close()
-			r, err := client.Logs(cmd.Context(), args[0], q)
-			if err != nil {
-				return explain(x, fmt.Errorf("logs of %s: %w", args[0], err))
-			}
-			defer r.Close()
-			if _, err := io.Copy(cmd.OutOrStdout(), r); err != nil {
-				if cmd.Context().Err() != nil {
-					return nil // Ctrl-C is how following ends
+			return withNode(cmd, 0, func(ctx context.Context, n node) error {
+				r, err := n.Logs(ctx, args[0], q)
+				if err != nil {
+					return fmt.Errorf("logs of %s: %w", args[0], err)
 				}
-				return fmt.Errorf("logs of %s: %w", args[0], err)
-			}
-			return nil
+				defer r.Close()
+				if _, err := io.Copy(cmd.OutOrStdout(), r); err != nil {
+					if ctx.Err() != nil {
+						return nil // Ctrl-C is how following ends
+					}
+					return fmt.Errorf("logs of %s: %w", args[0], err)
+				}
+				return nil
+			})
 		},
 	}
 	cmd.Flags().BoolVarP(&q.Follow, "follow", "f", false, "go on as more is written, until Ctrl-C")

@@ -80,49 +80,50 @@ folder with everything that the bundle holds.`,
 		if err != nil {
 			return err
 		}
-		c, err := openConfig()
-		if err != nil {
-			return err
-		}
-		x, client, err := c.dial(contextName(cmd))
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		ctx := cmd.Context()
-		p := &pusher{client: client, err: cmd.ErrOrStderr(), dry: dry}
-		digests, err := p.bundles(ctx, &m, sources, in.arch)
-		if err != nil {
-			return explain(x, err)
-		}
-		if dry {
-			var plan verbs.PlanResult
-			if err := client.Call(ctx, mesh.SeatController, verbs.Plan, verbs.PlanParams{Manifest: &m, Digests: digests, Placement: in.placement()}, &plan); err != nil {
-				return explain(x, fmt.Errorf("plan the module %s: %w", m.Module, err))
-			}
-			return out.print(cmd.OutOrStdout(), plan, func(w io.Writer) error { return changesTable(w, plan.Changes) })
-		}
-		if err := p.module(ctx, &m); err != nil {
-			return explain(x, err)
-		}
-		var res verbs.PushResult
-		if err := client.Call(ctx, mesh.SeatController, verbs.Push, verbs.PushParams{Manifest: m, Digests: digests, Placement: in.placement(), Hold: hold}, &res); err != nil {
-			return explain(x, fmt.Errorf("push the module %s: %w", m.Module, err))
-		}
-		return out.print(cmd.OutOrStdout(), res, func(w io.Writer) error {
-			switch {
-			case res.Same && len(res.Changes) == 0:
-				_, err := fmt.Fprintf(w, "the module %s is there already, as version %d\n", res.Module, res.Version)
-				return err
-			case !res.Declared:
-				_, err := fmt.Fprintf(w, "the module %s is stored as version %d: %s\n", res.Module, res.Version, res.Reason)
+		return withNode(cmd, 0, func(ctx context.Context, n node) error {
+			p := &pusher{client: n.Client, err: cmd.ErrOrStderr(), dry: dry}
+			digests, err := p.bundles(ctx, &m, sources, in.arch)
+			if err != nil {
 				return err
 			}
-			fmt.Fprintf(w, "the module %s is declared as version %d\n", res.Module, res.Version)
-			return changesTable(w, res.Changes)
+			if dry {
+				return n.plan(ctx, cmd, *out, verbs.PlanParams{Manifest: &m, Digests: digests, Placement: in.placement()})
+			}
+			if err := p.module(ctx, &m); err != nil {
+				return err
+			}
+			var res verbs.PushResult
+			if err := n.Call(ctx, mesh.SeatController, verbs.Push, verbs.PushParams{Manifest: m, Digests: digests, Placement: in.placement(), Hold: hold}, &res); err != nil {
+				return fmt.Errorf("push the module %s: %w", m.Module, err)
+			}
+			return out.print(cmd.OutOrStdout(), res, func(w io.Writer) error { return pushed(w, &res) })
 		})
 	}
 	return cmd
+}
+
+func pushed(w io.Writer, res *verbs.PushResult) error {
+	switch {
+	case res.Same && len(res.Changes) == 0:
+		_, err := fmt.Fprintf(w, "the module %s is there already, as version %d\n", res.Module, res.Version)
+		return err
+	case !res.Declared:
+		_, err := fmt.Fprintf(w, "the module %s is stored as version %d: %s\n", res.Module, res.Version, res.Reason)
+		return err
+	}
+	if _, err := fmt.Fprintf(w, "the module %s is declared as version %d\n", res.Module, res.Version); err != nil {
+		return err
+	}
+	return changesTable(w, res.Changes)
+}
+
+// plan prints what the controller says would change.
+func (n node) plan(ctx context.Context, cmd *cobra.Command, out outputFlag, params verbs.PlanParams) error {
+	var plan verbs.PlanResult
+	if err := n.Call(ctx, mesh.SeatController, verbs.Plan, params, &plan); err != nil {
+		return fmt.Errorf("plan: %w", err)
+	}
+	return out.print(cmd.OutOrStdout(), plan, func(w io.Writer) error { return changesTable(w, plan.Changes) })
 }
 
 func newPlanCommand() *cobra.Command {
@@ -146,20 +147,7 @@ func newPlanCommand() *cobra.Command {
 		} else if in.nodes != nil {
 			return usageError("--node needs a module")
 		}
-		c, err := openConfig()
-		if err != nil {
-			return err
-		}
-		x, client, err := c.dial(contextName(cmd))
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		var plan verbs.PlanResult
-		if err := client.Call(cmd.Context(), mesh.SeatController, verbs.Plan, params, &plan); err != nil {
-			return explain(x, fmt.Errorf("plan: %w", err))
-		}
-		return out.print(cmd.OutOrStdout(), plan, func(w io.Writer) error { return changesTable(w, plan.Changes) })
+		return withNode(cmd, 0, func(ctx context.Context, n node) error { return n.plan(ctx, cmd, *out, params) })
 	}
 	return cmd
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -32,20 +33,13 @@ func newNodeListCommand() *cobra.Command {
 	}
 	out := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := openConfig()
-		if err != nil {
-			return err
-		}
-		x, client, err := c.dial(contextName(cmd))
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		var m verbs.StatusResult
-		if err := client.Call(cmd.Context(), mesh.SeatController, verbs.Status, nil, &m); err != nil {
-			return explain(x, fmt.Errorf("list the nodes: %w", err))
-		}
-		return out.print(cmd.OutOrStdout(), m.Nodes, func(w io.Writer) error { return nodesTable(w, m.Nodes) })
+		return withNode(cmd, askTime, func(ctx context.Context, n node) error {
+			var m verbs.StatusResult
+			if err := n.Call(ctx, mesh.SeatController, verbs.Status, nil, &m); err != nil {
+				return fmt.Errorf("list the nodes: %w", err)
+			}
+			return out.print(cmd.OutOrStdout(), m.Nodes, func(w io.Writer) error { return nodesTable(w, m.Nodes) })
+		})
 	}
 	return cmd
 }
@@ -63,27 +57,28 @@ func newNodeStatusCommand() *cobra.Command {
 	}
 	out := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := openConfig()
-		if err != nil {
-			return err
-		}
-		x, client, err := c.dial(contextName(cmd))
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		n, err := client.Node(cmd.Context())
-		if err != nil {
-			return explain(x, err)
-		}
-		s, err := client.Status(cmd.Context())
-		if err != nil {
-			return explain(x, err)
-		}
-		both := nodeStatus{*n, *s}
-		return out.print(cmd.OutOrStdout(), both, both.table)
+		return withNode(cmd, askTime, func(ctx context.Context, n node) error {
+			s, err := n.state(ctx)
+			if err != nil {
+				return err
+			}
+			return out.print(cmd.OutOrStdout(), s, s.table)
+		})
 	}
 	return cmd
+}
+
+// state asks the node who it is and what it runs.
+func (n node) state(ctx context.Context) (s nodeStatus, err error) {
+	who, err := n.Node(ctx)
+	if err != nil {
+		return s, err
+	}
+	runs, err := n.Status(ctx)
+	if err != nil {
+		return s, err
+	}
+	return nodeStatus{*who, *runs}, nil
 }
 
 func (s *nodeStatus) table(w io.Writer) error {
@@ -126,20 +121,13 @@ func newPowerCommand(action, short, does string) *cobra.Command {
 	return &cobra.Command{
 		Use: action, Short: short, Example: "  kingpost node " + action, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := openConfig()
-			if err != nil {
+			return withNode(cmd, askTime, func(ctx context.Context, n node) error {
+				if err := n.Power(ctx, action); err != nil {
+					return fmt.Errorf("%s %s: %w", action, n.at.Node, err)
+				}
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "the node %s %s\n", n.at.Node, does)
 				return err
-			}
-			x, client, err := c.dial(contextName(cmd))
-			if err != nil {
-				return err
-			}
-			defer client.Close()
-			if err := client.Power(cmd.Context(), action); err != nil {
-				return explain(x, fmt.Errorf("%s %s: %w", action, x.Node, err))
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the node %s %s\n", x.Node, does)
-			return err
+			})
 		},
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -34,39 +35,27 @@ not as declared. Exits with 1 when the controller does not answer.`,
 	}
 	out := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := openConfig()
-		if err != nil {
-			return err
-		}
-		x, client, err := c.dial(contextName(cmd))
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		ctx := cmd.Context()
-		node, err := client.Node(ctx)
-		if err != nil {
-			return explain(x, err)
-		}
-		host, err := client.Status(ctx)
-		if err != nil {
-			return explain(x, err)
-		}
-		s := meshStatus{Mesh: x.Mesh, Node: *node, Host: *host}
-		var controller verbs.StatusResult
-		callErr := client.Call(ctx, mesh.SeatController, verbs.Status, nil, &controller)
-		if callErr == nil {
-			s.Controller = &controller
-		} else {
-			s.Unanswered = callErr.Error()
-		}
-		if err := out.print(cmd.OutOrStdout(), s, s.table); err != nil {
-			return err
-		}
-		if callErr != nil {
-			return fmt.Errorf("the controller does not answer: %w; `kingpost logs controller` shows what it says", callErr)
-		}
-		return nil
+		return withNode(cmd, askTime, func(ctx context.Context, n node) error {
+			control, err := n.state(ctx)
+			if err != nil {
+				return err
+			}
+			s := meshStatus{Mesh: n.at.Mesh, Node: control.Node, Host: control.Status}
+			var controller verbs.StatusResult
+			callErr := n.Call(ctx, mesh.SeatController, verbs.Status, nil, &controller)
+			if callErr == nil {
+				s.Controller = &controller
+			} else {
+				s.Unanswered = callErr.Error()
+			}
+			if err := out.print(cmd.OutOrStdout(), s, s.table); err != nil {
+				return err
+			}
+			if callErr != nil {
+				return fmt.Errorf("the controller does not answer: %w; `kingpost logs controller` shows what it says", callErr)
+			}
+			return nil
+		})
 	}
 	return cmd
 }

@@ -2,12 +2,12 @@
 package main
 
 import (
-	"context"
 	"time"
 
 	"kingpost/internal/catalogue"
 	"kingpost/internal/component"
 	"kingpost/internal/mesh/artifact"
+	"kingpost/internal/mesh/seat"
 )
 
 func main() {
@@ -16,24 +16,18 @@ func main() {
 		Summary: "says what stands in the artifact store",
 		State:   "/var/lib/catalogue",
 		Memory:  48 << 20,
-		Serve:   serve,
+		Serve:   component.Alone(open),
 	})
 }
 
-func serve(ctx context.Context, r component.Run) error {
+func open(r component.Run) (*seat.Server, error) {
 	host, err := r.Host()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer host.Close()
-	release, err := component.Lock(ctx, r.State)
-	if err != nil {
-		return err
-	}
-	defer release()
 	c, err := catalogue.Open(r.State, &artifact.Client{HTTP: host.HTTP(), Base: host.BaseURL()}, time.Now)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return c.Server(r.Mesh, r.Log).ListenAndServe(ctx, r.SeatSocket)
+	return c.Server(r.Mesh, r.Log), nil
 }

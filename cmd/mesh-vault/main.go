@@ -2,10 +2,10 @@
 package main
 
 import (
-	"context"
 	"time"
 
 	"kingpost/internal/component"
+	"kingpost/internal/mesh/seat"
 	"kingpost/internal/vault"
 )
 
@@ -15,19 +15,14 @@ func main() {
 		Summary: "keeps secrets and signs",
 		State:   "/var/lib/vault",
 		Memory:  32 << 20,
-		Serve:   serve,
+		Serve:   component.Alone(open),
 	})
 }
 
-func serve(ctx context.Context, r component.Run) error {
-	release, err := component.Lock(ctx, r.State)
-	if err != nil {
-		return err
-	}
-	defer release()
+func open(r component.Run) (*seat.Server, error) {
 	v, err := vault.Open(r.State, time.Now)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return v.Server(r.Mesh, r.Log).ListenAndServe(ctx, r.SeatSocket)
+	return v.Server(r.Mesh, r.Log), nil
 }

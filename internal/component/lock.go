@@ -9,10 +9,28 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"kingpost/internal/mesh/seat"
 )
 
 // lockWait is how long Lock waits for an instance that is stopping.
 const lockWait = 5 * time.Second
+
+// Alone is a Component.Serve: it takes the state folder, and serves what open makes of it on the seat's socket.
+func Alone(open func(r Run) (*seat.Server, error)) func(context.Context, Run) error {
+	return func(ctx context.Context, r Run) error {
+		release, err := Lock(ctx, r.State)
+		if err != nil {
+			return err
+		}
+		defer release()
+		s, err := open(r)
+		if err != nil {
+			return err
+		}
+		return s.ListenAndServe(ctx, r.SeatSocket)
+	}
+}
 
 // Lock takes the state folder dir for this process, so that no two instances ever write to it. The lock
 // goes with the process, however that ends; release it earlier by the returned function.

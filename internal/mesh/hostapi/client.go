@@ -137,8 +137,17 @@ func (c *Client) BaseURL() string { return c.base }
 // Close drops idle connections.
 func (c *Client) Close() { c.tr.CloseIdleConnections() }
 
+// ConnError says that a host could not be reached, or is not the one that was meant. Nothing was answered.
+type ConnError struct {
+	Host string // "192.168.1.20:7443", "host" on a unix socket
+	Err  error
+}
+
+func (e *ConnError) Error() string { return fmt.Sprintf("ask the host at %s: %v", e.Host, e.Err) }
+func (e *ConnError) Unwrap() error { return e.Err }
+
 // do makes a request; in (nil for none) is sent as JSON. The answer is 2xx, or the error is an *Error or
-// one of the connection.
+// a *ConnError.
 func (c *Client) do(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
@@ -161,7 +170,7 @@ func (c *Client) do(ctx context.Context, method, path string, in any) (*http.Res
 		if errors.As(err, &ue) {
 			err = ue.Err // the address is said once
 		}
-		return nil, fmt.Errorf("ask the host at %s: %w", strings.TrimPrefix(strings.TrimPrefix(c.base, "https://"), "http://"), err)
+		return nil, &ConnError{strings.TrimPrefix(strings.TrimPrefix(c.base, "https://"), "http://"), err}
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
