@@ -38,6 +38,9 @@ func newNodeListCommand() *cobra.Command {
 			if err := n.Call(ctx, mesh.SeatController, verbs.Status, nil, &m); err != nil {
 				return fmt.Errorf("list the nodes: %w", err)
 			}
+			if m.Nodes == nil {
+				m.Nodes = []verbs.NodeStatus{}
+			}
 			return out.print(cmd.OutOrStdout(), m.Nodes, func(w io.Writer) error { return nodesTable(w, m.Nodes) })
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -90,8 +91,38 @@ machines, and raises a mesh from it.`,
 	root.PersistentFlags().String(contextFlag, "", "the context to use instead of the current one")
 	_ = root.RegisterFlagCompletionFunc(contextFlag, completeContexts)
 	root.AddCommand(commands()...)
+	root.SetHelpCommand(newHelpCommand())
+	root.InitDefaultHelpCmd() // both here, so that wrong usage of them counts as such
+	root.InitDefaultCompletionCmd()
+	completionExamples(root)
 	usageErrors(root)
 	return root
+}
+
+func newHelpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Show what a command does", Example: "  kingpost help module push",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return usageError("there is no command %q", strings.Join(args, " "))
+			}
+			return about.Help()
+		},
+	}
+}
+
+// completionExamples gives the completion commands, which come with cobra, the example that every command has.
+func completionExamples(root *cobra.Command) {
+	for _, c := range root.Commands() {
+		if c.Name() != "completion" {
+			continue
+		}
+		c.Example = "  kingpost completion bash > /etc/bash_completion.d/kingpost"
+		for _, shell := range c.Commands() {
+			shell.Example = "  kingpost completion " + shell.Name()
+		}
+	}
 }
 
 // usageErrors makes every refusal of arguments by cmd and those below it a wrong usage.

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
 )
 
 func TestMain(m *testing.M) {
@@ -22,6 +25,7 @@ func TestMain(m *testing.M) {
 //	claim         claims the node with $XDG_CONFIG_HOME/kingpost/claim.key
 //	node WORD     bends the node: "other", "seed", "slow", "mend", ...; see fakeNode.bend
 //	exits N CMD   runs CMD, which must exit with N
+//	json          what the last command printed is one JSON value, and not null
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -48,6 +52,12 @@ func TestScript(t *testing.T) {
 				ts.Check(err)
 				ts.Check(ts.Value("node").(*fakeNode).claimBy(b))
 			},
+			"json": func(ts *testscript.TestScript, _ bool, _ []string) {
+				var v any
+				if err := json.Unmarshal([]byte(ts.ReadFile("stdout")), &v); err != nil || v == nil {
+					ts.Fatalf("no JSON: %v", err)
+				}
+			},
 			"exits": func(ts *testscript.TestScript, _ bool, args []string) {
 				want, err := strconv.Atoi(args[0])
 				ts.Check(err)
@@ -65,4 +75,27 @@ func TestScript(t *testing.T) {
 			},
 		},
 	})
+}
+
+// Every command says what it does, and shows how it is called.
+func TestHelp(t *testing.T) {
+	var walk func(*cobra.Command)
+	walk = func(c *cobra.Command) {
+		t.Run(c.CommandPath(), func(t *testing.T) {
+			if c.Short == "" || !strings.HasPrefix(c.Example, "  kingpost ") {
+				t.Errorf("short %q, example %q", c.Short, c.Example)
+			}
+			for line := range strings.Lines(c.Example) {
+				args := strings.Fields(strings.TrimSpace(line))
+				about, _, err := c.Root().Find(args[1:])
+				if err != nil || !strings.HasPrefix(about.CommandPath(), c.CommandPath()) {
+					t.Errorf("the example %q is of another command", line)
+				}
+			}
+		})
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(newRootCommand())
 }
