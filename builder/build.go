@@ -214,28 +214,33 @@ func (b *build) relockCommand() string { return "kingpost build --update-lock " 
 
 // checkLock reads the lock, or makes it where that was asked for, and checks that everything matches it.
 func (b *build) checkLock(ctx context.Context, p Phase) (string, error) {
-	var err error
-	if b.tool, err = openGo(ctx, b.cache, b.arch, b.repo); err != nil {
-		return "", err
-	}
 	repo := os.DirFS(b.repo)
-	if b.sums, err = sumFiles(repo, b.plan); err != nil {
-		return "", err
-	}
-	b.pkgs = b.packagesFor(b.arch)
 	lockName := LockName(b.name)
-	b.lock, err = ReadLock(repo, lockName)
+	lock, err := ReadLock(repo, lockName)
+	pinned := ""
 	switch {
 	case b.UpdateLock:
-		if b.lock, err = b.makeLock(ctx, p); err != nil {
-			return "", err
-		}
-		return "made anew", b.saveLock()
 	case errors.Is(err, fs.ErrNotExist):
 		return "", fmt.Errorf("%s is missing: it pins what the recipe comes down to. Make it: %s", lockName, b.relockCommand())
 	case err != nil:
 		return "", err
+	default:
+		pinned = lock.Go
 	}
+	if b.tool, err = openGo(ctx, b.cache, b.arch, b.repo, pinned); err != nil {
+		return "", err
+	}
+	if b.sums, err = sumFiles(repo, b.plan); err != nil {
+		return "", err
+	}
+	b.pkgs = b.packagesFor(b.arch)
+	if b.UpdateLock {
+		if b.lock, err = b.makeLock(ctx, p); err != nil {
+			return "", err
+		}
+		return "made anew", b.saveLock()
+	}
+	b.lock = lock
 	if err := b.lock.matches(b.recipe, b.arch); err != nil {
 		return "", err
 	}

@@ -22,6 +22,8 @@ type goTool struct {
 	cache   *Cache
 	arch    string
 	version string // go env GOVERSION
+	// toolchain is what GOTOOLCHAIN is set to: "local", or the locked version where the machine's own is another one.
+	toolchain string
 }
 
 // buildFlags are those that make a program depend on its sources alone: no path, no VCS stamp, no build id, no
@@ -36,21 +38,37 @@ type binary struct {
 	Size   int64
 }
 
-func openGo(ctx context.Context, cache *Cache, arch, repo string) (*goTool, error) {
-	t := &goTool{cache: cache, arch: arch}
+// openGo finds the go command for the version pinned ("" for whatever the machine has). Where the machine's own is
+// another one, go brings the pinned one from the module proxy and checks it, as for any module.
+func openGo(ctx context.Context, cache *Cache, arch, repo, pinned string) (*goTool, error) {
+	t := &goTool{cache: cache, arch: arch, toolchain: "local"}
+	if err := t.ask(ctx, repo); err != nil {
+		return nil, err
+	}
+	if own := t.version; pinned != "" && pinned != own {
+		t.toolchain = pinned
+		if err := t.ask(ctx, repo); err != nil {
+			return nil, fmt.Errorf("the lock is for %s, this machine's go is %s, and the locked one cannot be brought: %w", pinned, own, err)
+		}
+	}
+	return t, nil
+}
+
+// ask asks go for its version and for what would change its results.
+func (t *goTool) ask(ctx context.Context, repo string) error {
 	out, err := t.run(ctx, repo, "env", "-json", "GOVERSION", "GOEXPERIMENT")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var env struct{ GOVERSION, GOEXPERIMENT string }
 	if err := json.Unmarshal(out, &env); err != nil {
-		return nil, fmt.Errorf("go env: %w", err)
+		return fmt.Errorf("go env: %w", err)
 	}
 	if env.GOEXPERIMENT != "" {
-		return nil, fmt.Errorf("GOEXPERIMENT is set to %q, which changes what Go builds: unset it", env.GOEXPERIMENT)
+		return fmt.Errorf("GOEXPERIMENT is set to %q, which changes what Go builds: unset it", env.GOEXPERIMENT)
 	}
 	t.version = env.GOVERSION
-	return t, nil
+	return nil
 }
 
 // run runs the go command in dir for the target, with all that could change its result taken out of the environment.
@@ -80,7 +98,7 @@ func (t *goTool) environ() []string {
 		return slices.Contains(drop, k)
 	})
 	// GOFLAGS is not left empty, since go would then take it from the user's own configuration.
-	env = append(env, "GOFLAGS=-mod=readonly", "GOWORK=off", "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+t.arch, "GOTOOLCHAIN=local", "GOFIPS140=off")
+	env = append(env, "GOFLAGS=-mod=readonly", "GOWORK=off", "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+t.arch, "GOTOOLCHAIN="+t.toolchain, "GOFIPS140=off")
 	env = append(env, archs[t.arch].goEnv...)
 	if os.Getenv("HOME") == "" {
 		env = append(env, "HOME="+t.cache.path("home"))

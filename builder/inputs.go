@@ -61,7 +61,7 @@ func sumFiles(repo fs.FS, plan *seedPlan) (map[string]string, error) {
 func (l *Lock) checkToolchain(goVersion string, sums map[string]string, relock string) error {
 	var errs []error
 	if l.Go != goVersion {
-		errs = append(errs, fmt.Errorf("it is for %s, this machine's go is %s: bring the locked one, as make does", l.Go, goVersion))
+		errs = append(errs, fmt.Errorf("it is for %s, go is %s", l.Go, goVersion))
 	}
 	for _, n := range slices.Sorted(maps.Keys(sums)) {
 		switch l.Modules[n] {

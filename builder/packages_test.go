@@ -143,7 +143,7 @@ func TestAbsentModule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tool, err := openGo(t.Context(), cache, "amd64", dir)
+	tool, err := openGo(t.Context(), cache, "amd64", dir, "")
 	if err != nil {
 		t.Fatal(err)
 	}
