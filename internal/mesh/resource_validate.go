@@ -75,6 +75,7 @@ func (r *Resource) validateFields(p *problems, at string) {
 		{"env", len(r.Env) > 0, runs},
 		{"network", r.Network != "", runs},
 		{"ports", len(r.Ports) > 0, r.Type == KindContainer},
+		{"account", r.Account != "", r.Type != KindFile},
 		{"capabilities", len(r.Capabilities) > 0, runs},
 		{"limits", r.Limits != Limits{}, runs},
 		{"volumes", len(r.Volumes) > 0, runs},
