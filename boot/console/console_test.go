@@ -118,7 +118,7 @@ func TestGetterAgainstARealServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var posted string
+	bodies := make(chan string, 1)
 	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/v1/node":
@@ -127,7 +127,7 @@ func TestGetterAgainstARealServer(t *testing.T) {
 		case "/v1/power":
 			var b bytes.Buffer
 			_, _ = b.ReadFrom(r.Body)
-			posted = r.Method + " " + b.String()
+			bodies <- r.Method + " " + b.String()
 		default:
 			http.Error(w, "no", http.StatusNotFound)
 		}
@@ -141,8 +141,11 @@ func TestGetterAgainstARealServer(t *testing.T) {
 	if _, err := get("/v1/raise"); err == nil || !strings.Contains(err.Error(), "404") {
 		t.Errorf("got %v", err)
 	}
-	if err := Post(path, "/v1/power", `{"action":"reboot"}`, 5*time.Second); err != nil || posted != `POST {"action":"reboot"}` {
-		t.Errorf("posted %q, %v", posted, err)
+	if err := Post(path, "/v1/power", `{"action":"reboot"}`, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-bodies; got != `POST {"action":"reboot"}` {
+		t.Errorf("posted %q", got)
 	}
 }
 
