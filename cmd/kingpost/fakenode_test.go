@@ -38,7 +38,6 @@ type fakeNode struct {
 	claim  ed25519.PublicKey
 	mode   string // see bend
 	status hostapi.RaiseStatus
-	pushed []verbs.PushParams
 	change chan struct{}
 }
 

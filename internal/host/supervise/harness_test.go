@@ -29,7 +29,6 @@ type node struct {
 	ended  chan struct{}
 	digest map[string]string // of "bundle/demo" and "image/demo"
 	decl   mesh.Declaration
-	logs   *bytes.Buffer
 }
 
 func newNode(t *testing.T) *node {
