@@ -297,7 +297,7 @@ func (b *build) takeKernel(ctx context.Context) (*kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	return takeKernel(ctx, b.cache, tree, d, b.recipe.Debian)
+	return takeKernel(ctx, b.cache, tree, d, b.recipe.Debian.on(b.arch))
 }
 
 // takeFiles finds what goes from packages into the root, and the unpacked boot loader.

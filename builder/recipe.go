@@ -51,8 +51,26 @@ type Debian struct {
 	Modules []string `yaml:"modules"`
 	// Load lists those modules that are loaded at every start; others are loaded when a device asks for them.
 	Load []string `yaml:"load,omitempty"`
+	// Only adds modules on one architecture, whose kernel alone has them.
+	Only map[string]ArchModules `yaml:"only,omitempty"`
 	// Firmware lists packages whose /usr/lib/firmware goes into the root.
 	Firmware []string `yaml:"firmware,omitempty"`
+}
+
+// ArchModules are kernel modules of one architecture, added to those of the same key in Debian.
+type ArchModules struct {
+	Initrd  []string `yaml:"initrd,omitempty"`
+	Modules []string `yaml:"modules,omitempty"`
+	Load    []string `yaml:"load,omitempty"`
+}
+
+// on is d with the modules that it has on arch alone.
+func (d Debian) on(arch string) Debian {
+	only := d.Only[arch]
+	d.Initrd = slices.Concat(only.Initrd, d.Initrd)
+	d.Modules = slices.Concat(d.Modules, only.Modules)
+	d.Load = slices.Concat(d.Load, only.Load)
+	return d
 }
 
 // Program is a program that goes into the root beside mesh-init and mesh-host.
@@ -163,6 +181,9 @@ func (r *Recipe) fillFrom(base *Recipe) {
 	fillList(&r.Debian.Modules, base.Debian.Modules)
 	fillList(&r.Debian.Load, base.Debian.Load)
 	fillList(&r.Debian.Firmware, base.Debian.Firmware)
+	if r.Debian.Only == nil {
+		r.Debian.Only = base.Debian.Only
+	}
 	fillList(&r.Programs, base.Programs)
 	fillList(&r.Seed, base.Seed)
 	fill(&r.Slots.Root, base.Slots.Root)
@@ -213,6 +234,11 @@ func (r *Recipe) validate() error {
 	}
 	if r.Debian.Suite == "" || strings.ContainsAny(r.Debian.Suite, " \t\n/") {
 		bad("debian.suite", "%.40q is no suite such as trixie", r.Debian.Suite)
+	}
+	for a := range r.Debian.Only {
+		if !slices.Contains(r.Arch, a) {
+			bad("debian.only", "%.40q is not in arch", a)
+		}
 	}
 	if r.Debian.Kernel == "" {
 		bad("debian.kernel", "is missing; linux-image or linux-image-cloud")

@@ -55,6 +55,7 @@ func TestReadRecipeRefuses(t *testing.T) {
 		{"bad version", change("version: 0.1.0", "version: latest"), []string{"version", "latest"}},
 		{"bad date", change("2026-12-01", "2026-13-01"), []string{"date"}},
 		{"bad arch", change("[amd64, arm64]", "[amd64, sparc]"), []string{"arch", "sparc"}},
+		{"modules of another arch", change("firmware: []", "only: { riscv64: { modules: [x] } }"), []string{"debian.only", "riscv64"}},
 		{"seed twice", change("[registry]", "[registry, registry]"), []string{"seed", "twice"}},
 		{"missing", nil, []string{"images/node.yaml"}},
 		{"extends itself", change("kind:", "extends: node.yaml\nkind:"), []string{"extends itself", "node.yaml -> "}},

@@ -63,7 +63,7 @@ func rootTree(in rootInputs) (*rootfs.Tree, error) {
 	info, err := json.Marshal(in.info)
 	try(err)
 	try(t.AddBytes(strings.TrimPrefix(mesh.PathRelease, "/"), 0o644, append(info, '\n')))
-	try(t.AddBytes("usr/share/kingpost/modules-load", 0o644, []byte(lines(in.recipe.Debian.Load))))
+	try(t.AddBytes("usr/share/kingpost/modules-load", 0o644, []byte(lines(in.recipe.Debian.on(in.info.Architecture).Load))))
 	try(t.AddFS(strings.TrimPrefix(mesh.PathSeed, "/"), os.DirFS(in.seed)))
 	for name, text := range etcFiles(in.recipe, in.info) {
 		try(t.AddBytes("etc/"+name, 0o644, []byte(text)))
