@@ -143,7 +143,7 @@ func othersAnswer(t *testing.T, n *lab.Node) {
 	if listed < seedArtifacts {
 		t.Errorf("the catalogue lists %d of the seed's %d artifacts:\n%s", listed, seedArtifacts, lab.JSON(list))
 	}
-	call(t, n, mesh.SeatCatalogue, verbs.Show, verbs.ShowParams{Kind: mesh.ArtifactModule, Name: "controller"}, nil)
+	call(t, n, mesh.SeatCatalogue, verbs.Show, verbs.ShowParams{Kind: mesh.ArtifactBundle, Name: "mesh-controller", Digest: resolved.Digest}, nil)
 
 	build := verbs.BuildParams{Name: "hello", Version: "1", Arch: "amd64", Files: []verbs.BuildFile{{Path: "bin/hello", Executable: true, Content: []byte("#!/bin/false\n")}}}
 	var record verbs.BuildRecord
