@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -21,7 +22,12 @@ type apt struct {
 	arch   string
 	mirror string // a base URL to use instead of the machine's own sources
 	fresh  bool   // the lists were brought up to date by this build
+
+	noSecurity bool // the machine's sources have no security updates of the suite
 }
+
+// debianSecurity is where Debian's security updates are. The mirrors of Debian do not carry them.
+const debianSecurity = "http://mirror.invalid/debian-security"
 
 // listsAge is how old package lists may be before a new lock is made from them.
 const listsAge = 12 * time.Hour
@@ -38,24 +44,40 @@ func openApt(cache *Cache, suite, arch, mirror string) (*apt, error) {
 			return nil, err
 		}
 	}
-	if err := a.configure(); err != nil {
+	var sources []aptSource
+	if mirror != "" {
+		sources = []aptSource{debianSource(mirror, suite)}
+	} else {
+		var err error
+		if sources, err = suiteSources(os.DirFS("/etc"), suite); err != nil {
+			return nil, err
+		}
+		a.noSecurity = !slices.ContainsFunc(sources, func(s aptSource) bool { return s.suite == suite+"-security" })
+	}
+	if err := a.configure(sources); err != nil {
 		return nil, err
 	}
 	return a, nil
 }
 
-func (a *apt) configure() error {
+// addSecurity takes Debian's own security updates to the machine's sources, which have none. What is locked may come
+// from there alone.
+func (a *apt) addSecurity(ctx context.Context) error {
+	sources, err := suiteSources(os.DirFS("/etc"), a.suite)
+	if err != nil {
+		return err
+	}
+	if err := a.configure(append(sources, debianSource(debianSecurity, a.suite+"-security"))); err != nil {
+		return err
+	}
+	a.noSecurity, a.fresh = false, false
+	return a.update(ctx, 0)
+}
+
+func (a *apt) configure(sources []aptSource) error {
 	var lines []string
-	if a.mirror != "" {
-		lines = []string{aptSource{"signed-by=/usr/share/keyrings/debian-archive-keyring.gpg", a.mirror, a.suite, []string{"main", "non-free-firmware"}}.line()}
-	} else {
-		sources, err := suiteSources(os.DirFS("/etc"), a.suite)
-		if err != nil {
-			return err
-		}
-		for _, s := range sources {
-			lines = append(lines, s.line())
-		}
+	for _, s := range sources {
+		lines = append(lines, s.line())
 	}
 	if err := os.WriteFile(filepath.Join(a.dir, "etc/sources.list"), []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
 		return err

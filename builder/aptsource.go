@@ -25,6 +25,11 @@ func (s aptSource) line() string {
 	return "deb " + opt + s.uri + " " + s.suite + " " + strings.Join(s.parts, " ")
 }
 
+// debianSource is a source of Debian itself that the machine's sources do not name.
+func debianSource(uri, suite string) aptSource {
+	return aptSource{"signed-by=/usr/share/keyrings/debian-archive-keyring.gpg", uri, suite, []string{"main", "non-free-firmware"}}
+}
+
 // suiteSources is the machine's own sources of Debian itself, in etc ("/etc" as fs.FS), turned to another suite:
 // its codename, and that with -updates and -security. Sources of others are left out.
 func suiteSources(etc fs.FS, suite string) ([]aptSource, error) {

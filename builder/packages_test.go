@@ -115,6 +115,47 @@ func TestPackageRefused(t *testing.T) {
 	})
 }
 
+// A machine whose sources have no security updates gets what is locked from there all the same, from Debian itself.
+func TestPackageOfSecurity(t *testing.T) {
+	dir := t.TempDir()
+	d := fakeDeb(t, dir)
+	release, err := osCodename(os.DirFS("/etc"))
+	if err != nil {
+		t.Skip(err)
+	}
+	if _, err := suiteSources(os.DirFS("/etc"), release); err != nil {
+		t.Skip(err)
+	}
+	for name, update := range map[string]string{"answers": "exit 0", "does not answer": "echo 'E: no route' >&2; exit 100"} {
+		t.Run(name, func(t *testing.T) {
+			bin, state := t.TempDir(), t.TempDir()
+			if err := os.MkdirAll(filepath.Join(state, "etc"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			sources := filepath.Join(state, "etc/sources.list")
+			script := "#!/bin/sh\nif grep -q " + debianSecurity + " " + sources + " 2>/dev/null; then\n" +
+				"case \"$*\" in *update*) " + update + ";; *) exec cp " + filepath.Join(dir, d.FileName()) + " .;; esac\nfi\n" +
+				"case \"$*\" in *update*) exit 0;; esac\necho 'E: Unable to locate package' >&2; exit 100\n"
+			if err := os.WriteFile(filepath.Join(bin, "apt-get"), []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("PATH", bin+":/usr/bin:/bin")
+			p := testPackages(t, "")
+			p.apt = func() (*apt, error) {
+				return &apt{dir: state, conf: filepath.Join(state, "apt.conf"), suite: release, noSecurity: true}, nil
+			}
+			err := p.fetch(t.Context(), []LockedDeb{d}, silent{})
+			if name == "answers" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			wantWords(t, err, "Unable to locate package", "-security", "no route", d.FileName(), "--debs")
+		})
+	}
+}
+
 func wantWords(t *testing.T, err error, words ...string) {
 	t.Helper()
 	if err == nil {
