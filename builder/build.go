@@ -138,7 +138,7 @@ func (b *build) make(ctx context.Context, out *output) (*Result, error) {
 		}},
 		{"root", func(p Phase) (_ string, err error) {
 			root.recipe, root.info, root.kernel, root.seed = b.recipe, res.ReleaseInfo, k, seed
-			root.init, root.host = components[programInit], components[programHost]
+			root.host = components[programHost]
 			if img, err = writeRoot(ctx, out.path(FileRoot), root, p); err != nil {
 				return "", err
 			}

@@ -22,7 +22,6 @@ type rootInputs struct {
 	recipe   *Recipe
 	info     mesh.ReleaseInfo
 	kernel   *kernel
-	init     binary
 	host     binary
 	programs []pkgFile
 	firmware []string // unpacked packages
@@ -46,8 +45,6 @@ func rootTree(in rootInputs) (*rootfs.Tree, error) {
 		try(t.AddDir("usr/"+l, 0o755))
 		try(t.AddSymlink(l, "usr/"+l))
 	}
-	try(t.AddOSFile("init", 0o755, in.init.File))
-	try(t.AddOSFile("usr/bin/mesh-init", 0o755, in.init.File))
 	try(t.AddOSFile(strings.TrimPrefix(mesh.PathHost, "/"), 0o755, in.host.File))
 	for _, f := range in.programs {
 		if f.link != "" {

@@ -21,7 +21,7 @@ func tool(t *testing.T, name string) string {
 	t.Helper()
 	p, err := find(name)
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	return p
 }

@@ -57,7 +57,7 @@ func image(t testing.TB, o Options, files []File) *os.File {
 func fsck(t *testing.T, f *os.File) {
 	t.Helper()
 	if _, err := exec.LookPath("fsck.vfat"); err != nil {
-		t.Log("fsck.vfat is not installed (package dosfstools)")
+		t.Error("fsck.vfat is not installed; make test installs its package, dosfstools")
 		return
 	}
 	out, err := exec.Command("fsck.vfat", "-n", "-v", f.Name()).CombinedOutput()
@@ -115,7 +115,7 @@ func TestFormat(t *testing.T) {
 
 func TestMtoolsReadTheFiles(t *testing.T) {
 	if _, err := exec.LookPath("mtype"); err != nil {
-		t.Skip("mtype is not installed (package mtools)")
+		t.Fatal("mtype is not installed; make test installs its package, mtools")
 	}
 	f := image(t, options(64<<20, 512), sample())
 	for _, want := range sample()[:8] {

@@ -63,7 +63,7 @@ func TestToolsFindNoFault(t *testing.T) {
 	}
 	for _, tool := range [][]string{{"sgdisk", "-v"}, {"sfdisk", "--verify"}} {
 		if _, err := exec.LookPath(tool[0]); err != nil {
-			t.Logf("%s is not installed (packages gdisk, fdisk)", tool[0])
+			t.Errorf("%s is not installed; make test installs it (packages gdisk, fdisk)", tool[0])
 			continue
 		}
 		out, err := exec.Command(tool[0], append(tool[1:], p)...).CombinedOutput()

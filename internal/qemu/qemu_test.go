@@ -191,10 +191,10 @@ func mustOpen(t *testing.T, path string) *os.File {
 func TestMachine(t *testing.T) {
 	firmware, err := FindFirmware("amd64")
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
-		t.Skip("needs the Debian package qemu-system-x86")
+		t.Fatal("needs the Debian package qemu-system-x86, which make test installs")
 	}
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -248,7 +248,7 @@ func TestMachine(t *testing.T) {
 
 func TestStartRefused(t *testing.T) {
 	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
-		t.Skip("needs the Debian package qemu-system-x86")
+		t.Fatal("needs the Debian package qemu-system-x86, which make test installs")
 	}
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	_, err := Start(t.Context(), Config{Name: "bad", Dir: t.TempDir(), Kernel: "/nowhere"}, nil)

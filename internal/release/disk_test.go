@@ -94,7 +94,7 @@ func judge(t *testing.T, good string, args ...string) {
 	path, err := exec.LookPath(args[0])
 	if err != nil {
 		if path, err = exec.LookPath("/usr/sbin/" + args[0]); err != nil {
-			t.Logf("%s is not installed", args[0])
+			t.Errorf("%s is not installed; make test installs it", args[0])
 			return
 		}
 	}
