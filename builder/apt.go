@@ -26,9 +26,6 @@ type apt struct {
 	noSecurity bool // the machine's sources have no security updates of the suite
 }
 
-// debianSecurity is where Debian's security updates are. The mirrors of Debian do not carry them.
-const debianSecurity = "http://mirror.invalid/debian-security"
-
 // listsAge is how old package lists may be before a new lock is made from them.
 const listsAge = 12 * time.Hour
 
@@ -60,14 +57,24 @@ func openApt(cache *Cache, suite, arch, mirror string) (*apt, error) {
 	return a, nil
 }
 
-// addSecurity takes Debian's own security updates to the machine's sources, which have none. What is locked may come
-// from there alone.
+// addSecurity takes security updates to the machine's sources, which have none: what is locked may come from there
+// alone. A mirror that has them has them beside the archive, in a folder of the same name with "-security".
 func (a *apt) addSecurity(ctx context.Context) error {
 	sources, err := suiteSources(os.DirFS("/etc"), a.suite)
 	if err != nil {
 		return err
 	}
-	if err := a.configure(append(sources, debianSource(debianSecurity, a.suite+"-security"))); err != nil {
+	beside := ""
+	for _, s := range sources {
+		if u := strings.TrimRight(s.uri, "/"); s.suite == a.suite && strings.HasSuffix(u, "/debian") {
+			beside = u + "-security"
+			break
+		}
+	}
+	if beside == "" {
+		return fmt.Errorf("none of the machine's sources of %s ends in /debian, so it is not known where its security updates are", a.suite)
+	}
+	if err := a.configure(append(sources, debianSource(beside, a.suite+"-security"))); err != nil {
 		return err
 	}
 	a.noSecurity, a.fresh = false, false

@@ -73,7 +73,7 @@ func (p *packages) fetchOne(ctx context.Context, a *apt, d LockedDeb) error {
 		}
 		if err != nil && a.noSecurity && ctx.Err() == nil {
 			if e := a.addSecurity(ctx); e != nil {
-				err = fmt.Errorf("%w\nThis machine's apt sources have no %s-security, and Debian's own did not answer: %w", err, a.suite, e)
+				err = fmt.Errorf("%w\nThis machine's apt sources have no %s-security, and none was found beside them: %w", err, a.suite, e)
 			} else {
 				err = a.download(ctx, dir, d)
 			}
