@@ -146,7 +146,9 @@ func (u *unit) watchHealth(ctx context.Context, i *instance) {
 func (u *unit) health(i *instance) *mesh.Health {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.want != nil && u.want.Health != nil && u.want.hash("") == i.run.Spec.hash("") {
+	// Where something else runs than is wanted (the last good one, while the wanted one is known to fail), its own
+	// check counts, or the check that nothing can pass would take it down as well.
+	if u.want != nil && u.want.Health != nil && i.run.Spec.satisfies(i.run.Source, u.want) {
 		return u.want.Health
 	}
 	return i.run.Spec.Health
@@ -268,7 +270,7 @@ func (u *unit) failed(sp *spec, reason string) {
 		if u.trialRuns >= maxTrialRuns || time.Since(u.trialSince) >= sp.startTimeout() && sp.Health != nil {
 			u.trialSpec = ""
 			u.backoff = time.Time{}
-			u.save(func(s *unitState) { s.Failed, s.FailedReason, s.Spec, s.Failures, s.Reason = id, reason, "", 0, "" })
+			u.save(func(s *unitState) { s.Failed, s.FailedReason, s.Spec, s.Failures, s.Reason = sp.verdict(), reason, "", 0, "" })
 			u.s.warn("%s: the handover failed (%s); the last good one is started again", u.key, reason)
 			return
 		}

@@ -56,6 +56,16 @@ func specsOf(d *mesh.Declaration) map[string]*spec {
 // id identifies a spec: two with the same id are the same thing to run, from the same source.
 func (sp *spec) id() string { return sp.hash(sp.Source) }
 
+// verdict identifies a spec together with the check by which it was found to fail: a corrected check is another try.
+func (sp *spec) verdict() string {
+	b, err := json.Marshal(sp.Health)
+	if err != nil {
+		panic("supervise: a health check always marshals: " + err.Error())
+	}
+	sum := sha256.Sum256(append([]byte(sp.id()), b...))
+	return hex.EncodeToString(sum[:])
+}
+
 func (sp *spec) hash(source mesh.Source) string {
 	c := *sp
 	c.Source = source

@@ -144,6 +144,30 @@ func TestHandover(t *testing.T) {
 	n.said("m/a", "greeting corrected")
 }
 
+// TestCorrectedCheck: a handover that failed by its check alone is tried again when nothing but the check is corrected.
+func TestCorrectedCheck(t *testing.T) {
+	n := newNode(t)
+	vol := mesh.Declared{Module: "m", Resource: mesh.Resource{ID: "data", Type: mesh.KindVolume}}
+	n.declare(vol, seated(n.process("a", "serve")))
+	n.settled()
+	next := seated(n.process("a", "serve"))
+	next.Env = map[string]string{"GREETING": "next"}
+	bad := next
+	bad.Health = &mesh.Health{TCP: "127.0.0.1:9", Start: mesh.Duration(2 * time.Second), Interval: mesh.Duration(100 * time.Millisecond)}
+	n.declare(vol, bad)
+	n.until("m/a", "back", func(r hostapi.ResourceStatus) bool {
+		return r.State == "healthy" && strings.Contains(r.Reason, "what is declared failed")
+	})
+	time.Sleep(3 * time.Second) // longer than the bad check allows: it must not count for what runs now
+	if r := n.state("m/a", "healthy"); !strings.Contains(r.Reason, "what is declared failed") {
+		t.Errorf("the last good one: %+v", r)
+	}
+	n.decl.Epoch = n.s.Epoch()
+	n.declare(vol, next)
+	n.settled()
+	n.said("m/a", "greeting next")
+}
+
 // TestPowerCutInHandover: after a cut in the middle of a handover the declared spec is tried, not forgotten.
 func TestPowerCutInHandover(t *testing.T) {
 	n := newNode(t)

@@ -195,7 +195,7 @@ func (u *unit) target(want *spec) (t *spec, fallback string) {
 	if st.Failed == "" {
 		return want, ""
 	}
-	if st.Failed != want.id() {
+	if st.Failed != want.verdict() {
 		u.save(func(s *unitState) { s.Failed, s.FailedReason = "", "" })
 		return want, ""
 	}
