@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-func run(m *testing.M) (code int) {
+func run(m *testing.M) int {
 	if testing.Short() {
 		fmt.Println("short: the end-to-end tests are left out")
 		return 0
@@ -53,11 +53,14 @@ func run(m *testing.M) (code int) {
 		return 1
 	}
 	defer theLab.Close()
-	// Ctrl-C: the machines end and their files go; what is running then fails by itself.
+	over := make(chan struct{})
+	defer close(over)
 	go func() {
-		<-ctx.Done()
-		if ctx.Err() != nil && code == 0 {
+		select {
+		case <-over:
+		case <-ctx.Done(): // Ctrl-C: the machines end, their files go, and so do we
 			theLab.Close()
+			os.Exit(130)
 		}
 	}()
 	return m.Run()

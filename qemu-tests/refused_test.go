@@ -128,7 +128,7 @@ func refusedPort(t *testing.T) {
 	need(t, err, "the seed's digests")
 	declare := func(revision uint64, resources ...mesh.Declared) {
 		t.Helper()
-		need(t, n.Client().Declare(t.Context(), &mesh.Declaration{Node: n.Name, Version: mesh.Version{Revision: revision}, Writer: "operator", Resources: resources}), "declare")
+		need(t, n.Client().Declare(t.Context(), &mesh.Declaration{Mesh: lab.MeshName, Node: n.Name, Version: mesh.Version{Revision: revision}, Writer: "operator", Resources: resources}), "declare")
 	}
 	squatter := mesh.Declared{Module: "squatter", Resource: mesh.Resource{
 		ID: "server", Type: mesh.KindContainer, Name: "nats-server", Digest: digests[brokerImage(t)]["amd64"], Source: mesh.SourceSeed,
