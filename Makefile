@@ -32,7 +32,8 @@ help: ## list the targets
 .PHONY: raise
 raise: ready-vm kingpost ## build an image, boot it in QEMU and raise a mesh in it; stays up on a terminal, else powers off
 	bin/kingpost build $(RECIPE)
-	go run ./qemu-tests/demo -kingpost bin/kingpost -image out/$(basename $(notdir $(RECIPE))) -mesh $(MESH)
+	@go build -trimpath -o bin/ ./qemu-tests/demo
+	@bin/demo -kingpost bin/kingpost -image out/$(basename $(notdir $(RECIPE))) -mesh $(MESH)
 
 .PHONY: kingpost
 kingpost: ready-build ## build the operator's program, bin/kingpost

@@ -6,6 +6,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -27,13 +29,25 @@ func main() {
 	flag.StringVar(&d.image, "image", "out/vm", "the image to boot")
 	flag.StringVar(&d.mesh, "mesh", "home", "the name of the mesh")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := d.run(ctx); err != nil {
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // under nohup the terminal may go
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
+	err := d.run(ctx)
+	stop()
+	switch {
+	case errors.Is(err, errInterrupted):
+		fmt.Fprintln(os.Stderr, "make raise:", err)
+		os.Exit(130)
+	case err != nil:
 		fmt.Fprintln(os.Stderr, "make raise:", err)
 		os.Exit(1)
 	}
 }
+
+// errInterrupted is what Ctrl-C makes of a run before the mesh is up. The node's disk is a copy that goes with it.
+var errInterrupted = errors.New("interrupted; the node is gone")
 
 type demo struct {
 	kingpost, image, mesh string
@@ -58,6 +72,27 @@ func (d *demo) run(ctx context.Context) (err error) {
 		}
 	}()
 	fmt.Printf("the node's console is in %s\n", console)
+	if err := d.raise(ctx, vm); err != nil {
+		if ctx.Err() != nil {
+			return errInterrupted
+		}
+		return err
+	}
+	if !term.IsTerminal(int(os.Stdin.Fd())) || !term.IsTerminal(int(os.Stdout.Fd())) {
+		fmt.Println("\nThe mesh is raised and answers. There is no terminal, so the node is powered off.")
+		return nil
+	}
+	fmt.Printf("\nThe mesh %s is up. Talk to it from another terminal, for example:\n\n  %s status\n  %s call controller describe\n  %s logs controller/server\n\nCtrl-C powers the node off.\n",
+		d.mesh, d.kingpost, d.kingpost, d.kingpost)
+	select {
+	case <-ctx.Done():
+	case <-vm.ended:
+	}
+	return nil
+}
+
+// raise raises the mesh in a machine that was started, and looks at it.
+func (d *demo) raise(ctx context.Context, vm *machine) error {
 	addr, err := vm.wait(ctx, regexp.MustCompile(`API at (\S+)`))
 	if err != nil {
 		return err
@@ -75,16 +110,6 @@ func (d *demo) run(ctx context.Context) (err error) {
 		if err := d.step(ctx, args...); err != nil {
 			return err
 		}
-	}
-	if !term.IsTerminal(int(os.Stdin.Fd())) || !term.IsTerminal(int(os.Stdout.Fd())) {
-		fmt.Println("\nThe mesh is raised and answers. There is no terminal, so the node is powered off.")
-		return nil
-	}
-	fmt.Printf("\nThe mesh %s is up. Talk to it from another terminal, for example:\n\n  %s status\n  %s call controller describe\n  %s logs controller/server\n\nCtrl-C powers the node off.\n",
-		d.mesh, d.kingpost, d.kingpost, d.kingpost)
-	select {
-	case <-ctx.Done():
-	case <-vm.ended:
 	}
 	return nil
 }
@@ -106,10 +131,12 @@ func (d *demo) claim(ctx context.Context) (string, error) {
 func (d *demo) step(ctx context.Context, args ...string) error {
 	fmt.Printf("\n$ %s %s\n", d.kingpost, strings.Join(args, " "))
 	cmd := exec.CommandContext(ctx, d.kingpost, args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	// It has Ctrl-C from the terminal as we have; what is not done by then is killed.
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 10 * time.Second
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	// A session of its own: Ctrl-C is for us. What the program would say of it (the raise goes on, and can be followed
+	// again) is not so here, where the node goes too; so it is killed. And it goes where we are killed.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // see machine.run
+	defer runtime.UnlockOSThread()
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s %s: %w", d.kingpost, args[0], err)
 	}
@@ -128,21 +155,30 @@ func (d *demo) startVM(ctx context.Context, claim, console string) (*machine, er
 	args := []string{"vm", d.image, "--claim", claim, "--serial", console}
 	fmt.Printf("$ %s %s\n", d.kingpost, strings.Join(args, " "))
 	m := &machine{cmd: exec.Command(d.kingpost, args...), said: make(chan string, 100), ended: make(chan struct{})}
-	// Its own group: Ctrl-C is for us, who then end it.
-	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// Its own group: Ctrl-C is for us, who then end it. Where we are killed, it ends the machine in order by itself.
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	stderr, err := m.cmd.StderrPipe()
 	if err != nil {
 		return nil, err
 	}
-	if err := m.cmd.Start(); err != nil {
-		return nil, err
+	started := make(chan error)
+	go m.run(stderr, started)
+	return m, <-started
+}
+
+// run starts the program and waits for it, on one thread: the kernel sends Pdeathsig when the thread that started a
+// process ends, so that thread must not end before the process does.
+func (m *machine) run(stderr io.Reader, started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := m.cmd.Start()
+	started <- err
+	if err != nil {
+		return
 	}
-	go func() {
-		defer close(m.ended)
-		m.listen(stderr)
-		m.err = m.cmd.Wait()
-	}()
-	return m, nil
+	defer close(m.ended)
+	m.listen(stderr)
+	m.err = m.cmd.Wait()
 }
 
 func (m *machine) listen(r io.Reader) {
@@ -172,20 +208,28 @@ func (m *machine) wait(ctx context.Context, re *regexp.Regexp) (string, error) {
 	}
 }
 
-// stop powers the machine off, or cuts it where it does not.
+// stop powers the machine off, or cuts it where it does not or where Ctrl-C asks for that.
 func (m *machine) stop() error {
 	select {
 	case <-m.ended:
 		return m.err
 	default:
 	}
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, os.Interrupt)
+	defer signal.Stop(again)
 	m.cmd.Process.Signal(os.Interrupt)
-	select {
-	case <-m.ended:
-		return m.err
-	case <-time.After(90 * time.Second):
-		m.cmd.Process.Kill()
-		<-m.ended
-		return fmt.Errorf("the machine did not end within 90 seconds and was killed")
+	late := time.After(90 * time.Second)
+	for {
+		select {
+		case <-m.ended:
+			return m.err
+		case <-again: // cuts its power
+			m.cmd.Process.Signal(os.Interrupt)
+		case <-late:
+			m.cmd.Process.Kill()
+			<-m.ended
+			return fmt.Errorf("the machine did not end within 90 seconds and was killed")
+		}
 	}
 }
