@@ -40,12 +40,27 @@ func refusedError(format string, args ...any) error {
 	return &exitError{exitRefused, fmt.Errorf(format, args...)}
 }
 
+// interrupts are the signals that end a command in order: Ctrl-C, SIGTERM, and a terminal that is closed, unless that
+// is ignored, as under nohup.
+func interrupts() []os.Signal {
+	s := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		s = append(s, syscall.SIGHUP)
+	}
+	return s
+}
+
 // run is main without the process: it parses args, runs the command and returns the exit code. The first
 // Ctrl-C ends ctx, so that a command can finish cleanly; the second one kills.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), interrupts()...)
 	defer stop()
-	go func() { <-ctx.Done(); stop() }()
+	go func() {
+		<-ctx.Done()
+		// A shell that goes and its terminal both say so: the second word of it must not kill what the first has ended.
+		signal.Ignore(syscall.SIGHUP)
+		stop()
+	}()
 
 	root := newRootCommand()
 	root.SetArgs(args)
