@@ -102,9 +102,11 @@ func runVM(ctx context.Context, image string, f vmFlags, stdout, stderr io.Write
 		return fmt.Errorf("image: %w; `kingpost build` makes one", err)
 	}
 
+	// Who reads what is said here may go first; the machine and its files must still be put away.
+	signal.Ignore(syscall.SIGPIPE)
 	dir, err := os.MkdirTemp("", "kingpost-vm-")
 	if err != nil {
-		return err
+		return vmSpace(err, os.TempDir(), f.disk)
 	}
 	defer os.RemoveAll(dir)
 	disk := f.disk
@@ -113,7 +115,7 @@ func runVM(ctx context.Context, image string, f vmFlags, stdout, stderr io.Write
 	}
 	if _, err := os.Stat(disk); errors.Is(err, os.ErrNotExist) {
 		if err := nodevm.Disk(ctx, disk, image, size, config, time.Now()); err != nil {
-			return err
+			return vmSpace(err, filepath.Dir(disk), f.disk)
 		}
 	} else if config != nil {
 		return refusedError("%s exists already and keeps its node.yaml; leave --config, --claim and --raise away, or remove the file", disk)
@@ -126,7 +128,7 @@ func runVM(ctx context.Context, image string, f vmFlags, stdout, stderr io.Write
 	if f.direct {
 		b, err := nodevm.Direct(dir, disk)
 		if err != nil {
-			return err
+			return vmSpace(err, dir, f.disk)
 		}
 		c.Kernel, c.Initrd, c.Append = b.Kernel, b.Initrd, b.Cmdline
 	} else if c.Firmware, err = qemu.FindFirmware(f.arch); err != nil {
@@ -143,10 +145,21 @@ func runVM(ctx context.Context, image string, f vmFlags, stdout, stderr io.Write
 	}
 	vm, err := qemu.Start(ctx, c, console)
 	if err != nil {
-		return err
+		return vmSpace(err, dir, f.disk)
 	}
 	defer vm.Kill()
 	return followVM(ctx, vm, forwards, stderr)
+}
+
+// vmSpace adds to the error of a full disk what helps: dir is where there was no more space, disk what --disk says.
+func vmSpace(err error, dir, disk string) error {
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	if disk != "" && dir == filepath.Dir(disk) {
+		return fmt.Errorf("%w\nThe disk is full: free some space at %s, or let --disk name a file elsewhere. The machine was not started", err, dir)
+	}
+	return fmt.Errorf("%w\nThe disk is full: free some space at %s, let TMPDIR name a folder elsewhere, or let --disk name a file elsewhere for the machine's disk. The machine was not started", err, os.TempDir())
 }
 
 // followVM says how to reach the node and stays until it has ended, or until ctx ends and it was powered off.
