@@ -142,6 +142,12 @@ func cut(s string, width int) string {
 
 // terminalWidth is the width of the terminal that w is, 0 when it is none.
 func terminalWidth(w io.Writer) int {
+	if in, ok := w.(*indented); ok {
+		if width := terminalWidth(in.w); width > 0 {
+			return max(width-len(indent), 1)
+		}
+		return 0
+	}
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return 0

@@ -62,6 +62,11 @@ func TestRender(t *testing.T) {
 		"object":  {`{"b":1,"long":{"x":[1,2],"y":null},"ok":true}`, "b     1\nlong  x=1, 2 y=\nok    yes\n"},
 		"tables":  {`{"n":1,"list":[{"a":1},{"b":"x"}],"none":[]}`, "n     1\nnone  \n\nLIST\nA  B\n1\n   x\n"},
 		"list":    {`[1,[2,3]]`, "1\n2, 3\n"},
+		"a list in a cell": {`[{"a":["` + strings.Repeat("x", 80) + `"]}]`,
+			"A\n" + strings.Repeat("x", 59) + "…\n\nA cell that ends in … was cut; -o json shows it whole.\n"},
+		"a table in a row": {`[{"n":"x","in":{"a":1,"t":[{"b":2}]}},{"n":"y","in":null}]`,
+			"N\nx\ny\n\nIN of x\n  a  1\n\n  T\n  B\n  2\n"},
+		"nothing but tables": {`[{"t":[{"b":2}]}]`, "\nT of 1\n  B\n  2\n"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -76,6 +81,25 @@ func TestRender(t *testing.T) {
 	}
 	if err := render(io.Discard, json.RawMessage(strings.Repeat("[", 1<<20))); err == nil {
 		t.Error("endless nesting was rendered")
+	}
+}
+
+// TestRenderStatus has what the controller of a small mesh answers read well off a terminal.
+func TestRenderStatus(t *testing.T) {
+	raw, err := os.ReadFile("testdata/status.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := render(&b, raw); err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile("testdata/status.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), b.String()); diff != "" {
+		t.Error(diff)
 	}
 }
 
