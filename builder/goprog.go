@@ -48,11 +48,26 @@ func openGo(ctx context.Context, cache *Cache, arch, repo, pinned string) (*goTo
 	if own := t.version; pinned != "" && pinned != own {
 		t.toolchain = pinned
 		if err := t.ask(ctx, repo); err != nil {
-			return nil, fmt.Errorf("the lock is for %s, this machine's go is %s, and the locked one cannot be brought: %w", pinned, own, err)
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			return nil, &otherGoError{pinned, own, err}
 		}
 	}
 	return t, nil
 }
+
+// otherGoError says that the lock is for a Go which is not here and cannot be brought.
+type otherGoError struct {
+	pinned, own string
+	err         error
+}
+
+func (e *otherGoError) Error() string {
+	return fmt.Sprintf("the lock is for %s, this machine's go is %s, and the locked one cannot be brought: %v", e.pinned, e.own, e.err)
+}
+
+func (e *otherGoError) Unwrap() error { return e.err }
 
 // ask asks go for its version and for what would change its results.
 func (t *goTool) ask(ctx context.Context, repo string) error {
@@ -73,9 +88,14 @@ func (t *goTool) ask(ctx context.Context, repo string) error {
 
 // run runs the go command in dir for the target, with all that could change its result taken out of the environment.
 func (t *goTool) run(ctx context.Context, dir string, args ...string) ([]byte, error) {
+	return t.runWith(ctx, dir, nil, args...)
+}
+
+// runWith is run with more in the environment.
+func (t *goTool) runWith(ctx context.Context, dir string, env []string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
-	cmd.Env = t.environ()
+	cmd.Env = append(t.environ(), env...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -125,9 +145,14 @@ func (t *goTool) build(ctx context.Context, dir string, pkgs, names []string, ke
 			return nil, err
 		}
 		defer removeTree(tmp)
+		// What go and its tools leave lying about when they are interrupted goes with the folder.
+		made, scratch := filepath.Join(tmp, "made"), filepath.Join(tmp, "scratch")
+		if err := errors.Join(os.Mkdir(made, 0o755), os.Mkdir(scratch, 0o755)); err != nil {
+			return nil, err
+		}
 		args := append([]string{"build"}, buildFlags...)
-		args = append(append(args, "-o", tmp+"/"), todo...)
-		if _, err := t.run(ctx, dir, args...); err != nil {
+		args = append(append(args, "-o", made+"/"), todo...)
+		if _, err := t.runWith(ctx, dir, []string{"TMPDIR=" + scratch, "GOTMPDIR=" + scratch}, args...); err != nil {
 			return nil, err
 		}
 		now, err := still()
@@ -138,7 +163,7 @@ func (t *goTool) build(ctx context.Context, dir string, pkgs, names []string, ke
 			if now[p] != keys[p] {
 				return nil, fmt.Errorf("the sources of %s changed while it was built: build again", p)
 			}
-			if err := t.keep(ctx, tmp, p, keys[p]); err != nil {
+			if err := t.keep(ctx, made, p, keys[p]); err != nil {
 				return nil, err
 			}
 		}
@@ -155,9 +180,9 @@ func (t *goTool) build(ctx context.Context, dir string, pkgs, names []string, ke
 }
 
 // keep takes a program that go has just built into the cache.
-func (t *goTool) keep(ctx context.Context, tmp, pkg, key string) error {
+func (t *goTool) keep(ctx context.Context, made, pkg, key string) error {
 	_, err := t.cache.item(ctx, "program", key, func(dir string) error {
-		built, err := builtName(tmp, pkg)
+		built, err := builtName(made, pkg)
 		if err != nil {
 			return err
 		}
@@ -179,15 +204,15 @@ func (t *goTool) keep(ctx context.Context, tmp, pkg, key string) error {
 }
 
 // builtName finds what go build called a package's program: the last element of its path that is no major version.
-func builtName(tmp, pkg string) (string, error) {
+func builtName(made, pkg string) (string, error) {
 	for p := pkg; p != "." && p != "/"; p = path.Dir(p) {
-		name := filepath.Join(tmp, path.Base(p))
+		name := filepath.Join(made, path.Base(p))
 		if _, err := os.Stat(name); err == nil {
 			return name, nil
 		}
 	}
 	// ".": named after its module.
-	found, err := filepath.Glob(filepath.Join(tmp, "*"))
+	found, err := filepath.Glob(filepath.Join(made, "*"))
 	if err == nil && len(found) == 1 {
 		return found[0], nil
 	}
