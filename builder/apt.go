@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -24,6 +26,8 @@ type apt struct {
 	fresh  bool   // the lists were brought up to date by this build
 
 	noSecurity bool // the machine's sources have no security updates of the suite
+
+	little int64 // free bytes on the cache's disk below which apt's failures are put down to that
 }
 
 // listsAge is how old package lists may be before a new lock is made from them.
@@ -34,7 +38,7 @@ func openApt(cache *Cache, suite, arch, mirror string) (*apt, error) {
 	if mirror != "" {
 		name += "-" + hashStrings(mirror)[:8]
 	}
-	a := &apt{dir: cache.path("apt", name), suite: suite, arch: arch, mirror: mirror}
+	a := &apt{dir: cache.path("apt", name), suite: suite, arch: arch, mirror: mirror, little: littleSpace}
 	a.conf = filepath.Join(a.dir, "apt.conf")
 	for _, d := range []string{"lists/partial", "cache/archives/partial", "etc/preferences.d"} {
 		if err := os.MkdirAll(filepath.Join(a.dir, d), 0o755); err != nil {
@@ -123,9 +127,40 @@ func (a *apt) run(ctx context.Context, dir, name string, args ...string) ([]byte
 	case errors.Is(err, exec.ErrNotFound):
 		return nil, fmt.Errorf("%s is not installed: packages come through Debian's apt; on another system put every .deb of the lock into a folder and give it with --debs", name)
 	case err != nil:
-		return nil, fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, tail(errs.String(), 15))
+		err = fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, tail(errs.String(), 15))
+		if free, ok := freeSpace(a.dir); name == "apt-get" && ok && free < a.little {
+			return nil, &spaceError{a.dir, free, err}
+		}
+		return nil, err
 	}
 	return out.Bytes(), nil
+}
+
+// littleSpace is how many free bytes are so few that apt has probably run out of them: package lists and a kernel
+// package take about that much.
+const littleSpace = 200 << 20
+
+// spaceError is a failure of apt on a disk that is nearly full, which apt itself often tells as one of the mirror.
+type spaceError struct {
+	dir  string
+	free int64
+	err  error
+}
+
+func (e *spaceError) Error() string {
+	return fmt.Sprintf("the disk of the cache has little space left: %s at %s. Free some, or let KINGPOST_CACHE name a folder elsewhere. What apt says of it: %v",
+		mib(e.free), e.dir, e.err)
+}
+
+func (e *spaceError) Unwrap() error { return e.err }
+
+// freeSpace is how many bytes may still be written to the file system of dir.
+func freeSpace(dir string) (int64, bool) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		return 0, false
+	}
+	return int64(st.Bavail) * st.Bsize, true
 }
 
 // tail is the last n lines of s.
@@ -134,11 +169,15 @@ func tail(s string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// update brings the package lists up to date, at most once a build, and not while they are younger than age.
+// update brings the package lists up to date, at most once a build, and not while they are younger than age and made
+// with the same sources.
 func (a *apt) update(ctx context.Context, age time.Duration) error {
 	stamp := filepath.Join(a.dir, "updated")
-	st, err := os.Stat(stamp)
-	if a.fresh || (err == nil && time.Since(st.ModTime()) < age) {
+	sources, err := os.ReadFile(filepath.Join(a.dir, "etc/sources.list"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if a.fresh || stamped(stamp, sources, age) {
 		return nil
 	}
 	lock, err := lockFile(ctx, filepath.Join(a.dir, "lock"))
@@ -150,7 +189,17 @@ func (a *apt) update(ctx context.Context, age time.Duration) error {
 		return fmt.Errorf("bring the package lists of %s up to date: %w", a.suite, err)
 	}
 	a.fresh = true
-	return os.WriteFile(stamp, nil, 0o644)
+	return os.WriteFile(stamp, sources, 0o644)
+}
+
+// stamped says whether the lists were made less than age ago with these sources, which the stamp holds.
+func stamped(stamp string, sources []byte, age time.Duration) bool {
+	st, err := os.Stat(stamp)
+	if err != nil || time.Since(st.ModTime()) >= age {
+		return false
+	}
+	made, err := os.ReadFile(stamp)
+	return err == nil && bytes.Equal(made, sources)
 }
 
 // debInfo is a package as the lists have it.

@@ -65,6 +65,10 @@ func (p *packages) fetch(ctx context.Context, debs []LockedDeb, phase Phase) err
 func (p *packages) fetchOne(ctx context.Context, a *apt, d LockedDeb) error {
 	_, err := p.cache.item(ctx, "deb", d.SHA256, func(dir string) error {
 		err := a.download(ctx, dir, d)
+		var full *spaceError
+		if errors.As(err, &full) {
+			return fmt.Errorf("fetch %s: %w", d, err)
+		}
 		if err != nil && ctx.Err() == nil {
 			// The lists may be older than a mirror's last change.
 			if err = a.update(ctx, 0); err == nil {

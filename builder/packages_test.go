@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // fakeDeb makes a small package with a program of Debian's form in it.
@@ -93,6 +94,20 @@ func TestPackageRefused(t *testing.T) {
 		err := p.fetch(t.Context(), []LockedDeb{d}, silent{})
 		wantWords(t, err, "thing 1:2.0-1", "Version not found", d.FileName(), "--debs", "--update-lock")
 	})
+	t.Run("no space", func(t *testing.T) {
+		bin := t.TempDir()
+		if err := os.WriteFile(filepath.Join(bin, "apt-get"), []byte("#!/bin/sh\necho 'E: 404 Not Found' >&2; exit 100\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", bin+":/usr/bin:/bin")
+		p := testPackages(t, "")
+		p.apt = func() (*apt, error) { return &apt{dir: t.TempDir(), suite: "trixie", little: 1 << 62}, nil }
+		err := p.fetch(t.Context(), []LockedDeb{d}, silent{})
+		wantWords(t, err, "little space left", "KINGPOST_CACHE", "404 Not Found")
+		if before, _, _ := strings.Cut(err.Error(), "404"); !strings.Contains(before, "little space left") || strings.Contains(err.Error(), "mirror drops") {
+			t.Errorf("the disk is not what it says first and alone: %v", err)
+		}
+	})
 	t.Run("damaged in the cache", func(t *testing.T) {
 		p := testPackages(t, dir)
 		if err := p.fetch(t.Context(), []LockedDeb{d}, silent{}); err != nil {
@@ -153,6 +168,34 @@ func TestPackageOfSecurity(t *testing.T) {
 			}
 			wantWords(t, err, "Unable to locate package", "-security", "no route", d.FileName(), "--debs")
 		})
+	}
+}
+
+// Lists are made anew when they are old, and when they were made with other sources.
+func TestListsOfOtherSources(t *testing.T) {
+	bin, state := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "apt-get"), []byte("#!/bin/sh\necho x >>"+filepath.Join(state, "asked")+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":/usr/bin:/bin")
+	if err := os.MkdirAll(filepath.Join(state, "etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i, step := range []struct {
+		sources string
+		age     time.Duration
+		asked   int
+	}{{"deb a", time.Hour, 1}, {"deb a", time.Hour, 1}, {"deb b", time.Hour, 2}, {"deb b", time.Hour, 2}, {"deb b", 0, 3}} {
+		if err := os.WriteFile(filepath.Join(state, "etc/sources.list"), []byte(step.sources), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		a := &apt{dir: state, suite: "trixie"}
+		if err := a.update(t.Context(), step.age); err != nil {
+			t.Fatal(err)
+		}
+		if asked, _ := os.ReadFile(filepath.Join(state, "asked")); strings.Count(string(asked), "x") != step.asked {
+			t.Errorf("step %d: apt was asked %q", i, asked)
+		}
 	}
 }
 
