@@ -181,6 +181,9 @@ func (b *build) make(ctx context.Context, out *output) (*Result, error) {
 
 // readRecipe reads everything that is checked before any work is done.
 func (b *build) readRecipe() (_ string, err error) {
+	if err := checkRecipeFile(b.Recipe); err != nil {
+		return "", err
+	}
 	if b.repo, err = FindRepository(filepath.Dir(b.Recipe)); err != nil {
 		return "", err
 	}
@@ -209,8 +212,27 @@ func (b *build) readRecipe() (_ string, err error) {
 	return fmt.Sprintf("%s %s for %s", b.recipe.Name, b.recipe.Version, b.arch), nil
 }
 
+// checkRecipeFile tells somebody who names no recipe what one is.
+func checkRecipeFile(name string) error {
+	st, err := os.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("there is no recipe %s; the recipes are in the folder images of Kingpost's sources, and there `kingpost build images/vm.yaml` builds the one for virtual machines", name)
+	case err != nil:
+		return err
+	case st.IsDir():
+		return fmt.Errorf("%s is a folder; name a recipe, as in `kingpost build images/vm.yaml`", name)
+	}
+	return nil
+}
+
 // relockCommand is how the lock is written anew, for messages.
 func (b *build) relockCommand() string { return "kingpost build --update-lock " + b.Recipe }
+
+// relocks adds to an error of the lock how it is written anew.
+func (b *build) relocks(err error) error {
+	return fmt.Errorf("%w\nTo write it anew: %s", err, b.relockCommand())
+}
 
 // checkLock reads the lock, or makes it where that was asked for, and checks that everything matches it.
 func (b *build) checkLock(ctx context.Context, p Phase) (string, error) {
@@ -228,6 +250,10 @@ func (b *build) checkLock(ctx context.Context, p Phase) (string, error) {
 		pinned = lock.Go
 	}
 	if b.tool, err = openGo(ctx, b.cache, b.arch, b.repo, pinned); err != nil {
+		var other *otherGoError
+		if errors.As(err, &other) {
+			err = fmt.Errorf("%w\nInstall %s, let GOPROXY name a module proxy that has it, or lock the Go that is here: %s", err, other.pinned, b.relockCommand())
+		}
 		return "", err
 	}
 	if b.sums, err = sumFiles(repo, b.plan); err != nil {
@@ -242,7 +268,7 @@ func (b *build) checkLock(ctx context.Context, p Phase) (string, error) {
 	}
 	b.lock = lock
 	if err := b.lock.matches(b.recipe, b.arch); err != nil {
-		return "", err
+		return "", b.relocks(err)
 	}
 	return lockName, b.lock.checkToolchain(b.tool.version, b.sums, b.relockCommand())
 }
@@ -291,7 +317,7 @@ func (b *build) saveLock() error {
 func (b *build) takeKernel(ctx context.Context) (*kernel, error) {
 	d, err := b.lock.deb(b.arch, forKernel)
 	if err != nil {
-		return nil, err
+		return nil, b.relocks(err)
 	}
 	tree, err := b.pkgs.tree(ctx, d)
 	if err != nil {
@@ -304,7 +330,7 @@ func (b *build) takeKernel(ctx context.Context) (*kernel, error) {
 func (b *build) takeFiles(ctx context.Context, in *rootInputs, efi *string) error {
 	d, err := b.lock.deb(b.arch, forBoot)
 	if err != nil {
-		return err
+		return b.relocks(err)
 	}
 	if *efi, err = b.pkgs.tree(ctx, d); err != nil {
 		return err

@@ -143,7 +143,7 @@ func (l *Lock) debs(arch string, use ...string) []LockedDeb {
 func (l *Lock) deb(arch, use string) (LockedDeb, error) {
 	found := l.debs(arch, use)
 	if len(found) != 1 {
-		return LockedDeb{}, fmt.Errorf("the lock has %d packages for %s on %s, wanted one; kingpost build --update-lock writes it anew", len(found), use, arch)
+		return LockedDeb{}, fmt.Errorf("the lock has %d packages for %s on %s, wanted one", len(found), use, arch)
 	}
 	return found[0], nil
 }
@@ -175,7 +175,7 @@ func (l *Lock) matches(r *Recipe, arch string) error {
 		errs = append(errs, fmt.Errorf("it has the kernel %s, the recipe asks for %s", l.Kernel, r.Debian.Kernel))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("the lock does not match the recipe:\n%w\nkingpost build --update-lock writes it anew", err)
+		return fmt.Errorf("the lock does not match the recipe:\n%w", err)
 	}
 	return nil
 }

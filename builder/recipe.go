@@ -152,20 +152,10 @@ func decodeYAML(name string, raw []byte, v any) (err error) {
 			err = fmt.Errorf("%s: is no YAML that can be read: %v", name, p)
 		}
 	}()
-	err = yaml.UnmarshalWithOptions(raw, v, yaml.Strict())
-	if err == nil {
-		return nil
+	if err := yaml.UnmarshalWithOptions(raw, v, yaml.Strict()); err != nil {
+		return explainYAML(name, err)
 	}
-	var at yaml.Error
-	if errors.As(err, &at) {
-		where, text := name, strings.TrimSpace(yaml.FormatError(at, false, true))
-		if t := at.GetToken(); t != nil && t.Position != nil {
-			where = fmt.Sprintf("%s:%d:%d", name, t.Position.Line, t.Position.Column)
-			text = strings.TrimPrefix(text, fmt.Sprintf("[%d:%d] ", t.Position.Line, t.Position.Column))
-		}
-		return fmt.Errorf("%s: %s", where, text)
-	}
-	return fmt.Errorf("%s: %w", name, err)
+	return nil
 }
 
 // fillFrom takes from base what r leaves out.
