@@ -73,6 +73,9 @@ func runRaise(cmd *cobra.Command, target string, o raiseOptions, out outputFlag)
 	if err := mesh.CheckName(o.mesh); err != nil {
 		return usageError("--mesh: %v", err)
 	}
+	if o.key != "" && !tlsid.IsFingerprint(o.key) {
+		return usageError("--key %q is no fingerprint: it is SHA256: and 43 characters, as the node's console shows it in the line `node NAME key SHA256:...`", o.key)
+	}
 	addr, err := address(target)
 	if err != nil {
 		return err
@@ -168,7 +171,7 @@ func (r *raising) meet(ctx context.Context) error {
 	if r.key == "" {
 		err := r.patient(ctx, func() (err error) { r.key, err = serverKey(ctx, r.addr); return err })
 		if err != nil {
-			return fmt.Errorf("ask %s for its key: %w", r.addr, err)
+			return fmt.Errorf("ask the node for its key: %w; %s", err, r.booted())
 		}
 		if err := r.confirmKey(); err != nil {
 			return err
@@ -188,9 +191,14 @@ func (r *raising) meet(ctx context.Context) error {
 		return &exitError{exitRefused, fmt.Errorf("%s: %w", r.addr, pin)}
 	}
 	if err != nil {
-		return fmt.Errorf("reach the node: %w; is it booted, and is %s its address and port as its console shows them?", err, r.addr)
+		return fmt.Errorf("reach the node: %w; %s", err, r.booted())
 	}
 	return nil
+}
+
+// booted asks what is to be seen where a node does not answer.
+func (r *raising) booted() string {
+	return fmt.Sprintf("is it booted, and is %s its address and port? Once it is up, its console shows the line `api https://ADDRESS:%d`", r.addr, mesh.PortAPI)
 }
 
 // patient retries while nobody answers, for as long as the flag says.
@@ -202,7 +210,7 @@ func (r *raising) patient(ctx context.Context, ask func() error) error {
 			return err
 		}
 		if !said {
-			r.progress.note("waiting for %s to answer: %v", r.addr, err)
+			r.progress.note("waiting up to %v for the node to answer: %v; %s", r.opt.timeout, err, r.booted())
 		}
 		if !sleep(ctx, time.Second) {
 			return ctx.Err()

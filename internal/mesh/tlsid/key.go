@@ -33,6 +33,13 @@ func fingerprintDER(spki []byte) string {
 	return "SHA256:" + base64.RawStdEncoding.EncodeToString(sum[:])
 }
 
+// IsFingerprint says whether s has the form of a fingerprint; padding and surrounding space do not count.
+func IsFingerprint(s string) bool {
+	sum, ok := strings.CutPrefix(strings.TrimRight(strings.TrimSpace(s), "="), "SHA256:")
+	raw, err := base64.RawStdEncoding.DecodeString(sum)
+	return ok && err == nil && len(raw) == sha256.Size
+}
+
 // SameFingerprint compares two fingerprints; padding and surrounding space, as a paste may bring, do not count.
 func SameFingerprint(a, b string) bool {
 	clean := func(s string) string { return strings.TrimRight(strings.TrimSpace(s), "=") }

@@ -121,6 +121,14 @@ func TestPublicKey(t *testing.T) {
 		t.Fatalf("private key read back: %v", err)
 	}
 	fp := Fingerprint(pub)
+	for _, s := range []string{"", "SHA256:", "SHA256:abc", fp[7:], fp + "AAAA", strings.ToLower(fp)} {
+		if IsFingerprint(s) {
+			t.Errorf("%q counts as a fingerprint", s)
+		}
+	}
+	if !IsFingerprint(fp) || !IsFingerprint(" "+fp+"=\n") {
+		t.Errorf("%q is no fingerprint", fp)
+	}
 	if !strings.HasPrefix(fp, "SHA256:") || !SameFingerprint(fp, " "+fp+"=\n") || SameFingerprint(fp, Fingerprint(newTestCA(t, "x").key.Public())) {
 		t.Errorf("fingerprint %s compares wrongly", fp)
 	}
