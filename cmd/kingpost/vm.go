@@ -99,7 +99,7 @@ func runVM(ctx context.Context, image string, f vmFlags, stdout, stderr io.Write
 		image = filepath.Join(image, "disk.img")
 	}
 	if _, err := os.Stat(image); err != nil {
-		return fmt.Errorf("image: %w; `kingpost build` makes one", err)
+		return fmt.Errorf("image: %w; `kingpost build images/vm.yaml` makes one, out/vm", err)
 	}
 
 	// Who reads what is said here may go first; the machine and its files must still be put away.
