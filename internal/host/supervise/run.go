@@ -270,7 +270,9 @@ func (u *unit) failed(sp *spec, reason string) {
 		if u.trialRuns >= maxTrialRuns || time.Since(u.trialSince) >= sp.startTimeout() && sp.Health != nil {
 			u.trialSpec = ""
 			u.backoff = time.Time{}
-			u.save(func(s *unitState) { s.Failed, s.FailedReason, s.Spec, s.Failures, s.Reason = sp.verdict(), reason, "", 0, "" })
+			u.save(func(s *unitState) {
+				s.Failed, s.FailedReason, s.Spec, s.Failures, s.Reason = sp.verdict(), reason, "", 0, ""
+			})
 			u.s.warn("%s: the handover failed (%s); the last good one is started again", u.key, reason)
 			return
 		}
