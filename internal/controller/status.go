@@ -16,7 +16,7 @@ import (
 const hostTimeout = 3 * time.Second
 
 // bad orders the states of a resource from the best to the worst; what is not here is in between.
-var bad = [...]string{"healthy", "running", "present", "done", "starting", "fetching", "waiting", "stopping", "backoff", "failed", "held"}
+var bad = [...]string{"healthy", "running", "present", "done", "starting", "unready", "fetching", "waiting", "stopping", "backoff", "failed", "held"}
 
 // Status is the mesh at a glance: what is wanted beside what the hosts say.
 func (c *Controller) Status(ctx context.Context) (*verbs.StatusResult, error) {

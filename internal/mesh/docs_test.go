@@ -39,8 +39,10 @@ func TestModuleExamples(t *testing.T) {
 // The table of fields in host.md has all of them, and the kinds that may have each.
 func TestFieldTable(t *testing.T) {
 	doc := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-zA-Z\\[\\].]+)` \\| ([PCVF]*) ?\\| ").FindAllStringSubmatch(readDoc(t, "host.md"), -1) {
-		doc[m[1]] = m[2]
+	for _, m := range regexp.MustCompile("(?m)^\\| ((?:`[a-zA-Z\\[\\].]+` )+)\\| ([PCVF]*) ?\\| ").FindAllStringSubmatch(readDoc(t, "host.md"), -1) {
+		for _, name := range strings.Fields(m[1]) {
+			doc[strings.Trim(name, "`")] = m[2]
+		}
 	}
 	never := []string{"volumes[].file", "files[].volume", "files[].readOnly"} // a Mount has them, its list does not
 	kinds := map[string]Kind{"P": KindProcess, "C": KindContainer, "V": KindVolume, "F": KindFile}

@@ -65,10 +65,16 @@ type Resource struct {
 	// Files mounts file resources of the same module, read-only.
 	Files []Mount `json:"files,omitempty"`
 	// After names resources of the same module ("ID") or of another ("MODULE/ID") that must be ready first.
-	After  []string `json:"after,omitempty"`
-	Health *Health  `json:"health,omitempty"`
-	Policy Policy   `json:"policy,omitempty"`
-	Stop   Stop     `json:"stop,omitzero"`
+	After []string `json:"after,omitempty"`
+	// Health says whether it works. One that does not is stopped and started again.
+	Health *Health `json:"health,omitempty"`
+	// Ready says whether it may be used now: what comes after it, and what it takes over from, wait for that. One that is
+	// not ready runs on. Without it Health stands for both.
+	Ready  *Health `json:"ready,omitempty"`
+	Policy Policy  `json:"policy,omitempty"`
+	Stop   Stop    `json:"stop,omitzero"`
+	// Handover says how a new form or digest takes over. Empty: beside the old one where they share nothing exclusive.
+	Handover HandoverWay `json:"handover,omitempty"`
 	// Critical marks what must run for the node to count as good; it is also the last to be killed when memory runs out.
 	Critical bool `json:"critical,omitempty"`
 
@@ -108,7 +114,14 @@ type Limits struct {
 	Memory int64   `json:"memory,omitempty"` // bytes, memory.max
 	CPU    float64 `json:"cpu,omitempty"`    // CPUs, cpu.max
 	Pids   int64   `json:"pids,omitempty"`   // pids.max
+	Log    int64   `json:"log,omitempty"`    // bytes of its log that are kept; DefaultLog by default
 }
+
+// DefaultLog and MinLog are how much of a resource's log is kept by default and at least, in bytes.
+const (
+	DefaultLog = 16 << 20
+	MinLog     = 64 << 10
+)
 
 // Policy says when a resource that exited is started again.
 type Policy string
@@ -116,8 +129,20 @@ type Policy string
 const (
 	PolicyAlways    Policy = "always" // the default
 	PolicyOnFailure Policy = "on-failure"
+	// PolicyNever starts it once in the life of a node's boot: however it ends, it is not started again.
+	PolicyNever Policy = "never"
 	// PolicyOnce runs to completion: exit 0 is kept as done, across reboots; anything else is retried with backoff, then held.
 	PolicyOnce Policy = "once"
+)
+
+// HandoverWay is the way in which a new form or digest of a resource takes over from the old one.
+type HandoverWay string
+
+const (
+	// HandoverOverlap: the old one goes when the new one is healthy.
+	HandoverOverlap HandoverWay = "overlap"
+	// HandoverStopStart: the old one is stopped first, and started again if the new one does not get healthy.
+	HandoverStopStart HandoverWay = "stop-start"
 )
 
 // Stop says how a resource is stopped before its cgroup is killed whole.

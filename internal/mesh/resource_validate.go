@@ -19,6 +19,7 @@ const (
 	maxStart   = time.Hour        // Health.Start, Interval and Timeout
 	minMemory  = 1 << 20          // Limits.Memory, bytes: less cannot hold a program's first page tables and stack
 	maxStrings = 128 << 10        // all of Args, or all of Env, in bytes; execve(2) takes little more
+	maxLog     = 1 << 30          // Limits.Log, bytes
 	maxList    = 256              // entries of any other list
 )
 
@@ -55,7 +56,8 @@ func (r *Resource) validate(p *problems, at string) {
 		r.validateArtifact(p, at)
 		r.validateProgram(p, at)
 		r.validateMounts(p, at)
-		r.validateHealth(p, at)
+		r.validateHealth(p, at+".health", r.Health)
+		r.validateHealth(p, at+".ready", r.Ready)
 	}
 }
 
@@ -82,6 +84,8 @@ func (r *Resource) validateFields(p *problems, at string) {
 		{"files", len(r.Files) > 0, runs},
 		{"after", len(r.After) > 0, runs},
 		{"health", r.Health != nil, runs},
+		{"ready", r.Ready != nil, runs},
+		{"handover", r.Handover != "", runs},
 		{"policy", r.Policy != "", runs},
 		{"stop", r.Stop != Stop{}, runs},
 		{"critical", r.Critical, runs},
@@ -194,6 +198,9 @@ func (r *Resource) validateProgram(p *problems, at string) {
 	if r.Limits.Pids < 0 {
 		p.add(at+".limits.pids", "cannot be negative")
 	}
+	if l := r.Limits.Log; l != 0 && (l < MinLog || l > maxLog) {
+		p.add(at+".limits.log", "%d bytes is out of range; %d to %d, or 0 for the default of %d", l, MinLog, maxLog, DefaultLog)
+	}
 	for i, a := range r.After {
 		aa := fmt.Sprintf("%s.after[%d]", at, i)
 		module, id, both := strings.Cut(a, "/")
@@ -208,9 +215,14 @@ func (r *Resource) validateProgram(p *problems, at string) {
 		p.add(at+".after", "has %d entries, at most %d are allowed", len(r.After), maxList)
 	}
 	switch r.Policy {
-	case "", PolicyAlways, PolicyOnFailure, PolicyOnce:
+	case "", PolicyAlways, PolicyOnFailure, PolicyNever, PolicyOnce:
 	default:
-		p.add(at+".policy", "%.40q is unknown; use always, on-failure or once", r.Policy)
+		p.add(at+".policy", "%.40q is unknown; use always, on-failure, never or once", r.Policy)
+	}
+	switch r.Handover {
+	case "", HandoverStopStart:
+	default:
+		p.add(at+".handover", "%.40q is unknown; use stop-start, or nothing for the way that fits", r.Handover)
 	}
 	if r.Stop.Signal != "" {
 		if _, ok := SignalNumber(r.Stop.Signal); !ok {
@@ -305,12 +317,10 @@ func cleanRelative(s string) bool {
 	return s != "." && path.Clean(s) == s && !strings.HasPrefix(s, "/") && !hasDotDot(s)
 }
 
-func (r *Resource) validateHealth(p *problems, at string) {
-	h := r.Health
+func (r *Resource) validateHealth(p *problems, at string, h *Health) {
 	if h == nil {
 		return
 	}
-	at += ".health"
 	n := 0
 	if h.Seat {
 		n++

@@ -58,7 +58,7 @@ func TestManifestValidate(t *testing.T) {
 		"two checks":           {`[{"id":"a","type":"process","bundle":"b","health":{"tcp":"x:1","http":"http://x/"}}]`, `exactly one of`},
 		"seat without":         {`[{"id":"a","type":"process","bundle":"b","health":{"seat":true}}]`, `resources[0].health.seat`},
 		"unix health":          {`[{"id":"a","type":"process","bundle":"b","health":{"http":"unix:/a/../b:/x"}}]`, `resources[0].health.http`},
-		"policy":               {`[{"id":"a","type":"process","bundle":"b","policy":"never"}]`, `resources[0].policy`},
+		"policy":               {`[{"id":"a","type":"process","bundle":"b","policy":"sometimes"}]`, `resources[0].policy`},
 		"signal":               {`[{"id":"a","type":"process","bundle":"b","stop":{"signal":"TERM"}}]`, `resources[0].stop.signal`},
 		"grace":                {`[{"id":"a","type":"process","bundle":"b","stop":{"grace":"1h"}}]`, `resources[0].stop.grace`},
 		"negative duration":    {`[{"id":"a","type":"process","bundle":"b","stop":{"grace":"-1s"}}]`, `negative`},

@@ -154,7 +154,7 @@ func (c *cgroups) kill(name string, limit time.Duration) error {
 	defer deadline.Stop()
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0); err != nil {
-			c.killEach(dir)
+			c.killEach(name)
 		}
 		if !c.populated(name) {
 			return nil
@@ -168,19 +168,10 @@ func (c *cgroups) kill(name string, limit time.Duration) error {
 }
 
 // killEach is for kernels without cgroup.kill (before 5.14).
-func (c *cgroups) killEach(dir string) {
-	_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() {
-			return nil
-		}
-		b, _ := os.ReadFile(filepath.Join(p, "cgroup.procs"))
-		for _, f := range strings.Fields(string(b)) {
-			if pid, err := strconv.Atoi(f); err == nil && pid > 1 {
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
-		}
-		return nil
-	})
+func (c *cgroups) killEach(name string) {
+	for _, pid := range c.pids(name) {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
 }
 
 // remove removes an empty cgroup with what workloads have made below it.

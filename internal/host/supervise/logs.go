@@ -13,15 +13,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"kingpost/internal/mesh"
 )
 
 // Logs are text: each line starts with the time it began to arrive, in logTime, and a blank, then
-// carries the bytes as they were written. A resource keeps at most logFiles files of about logFileSize bytes.
+// carries the bytes as they were written. A resource keeps at most logFiles files, which share its bound.
 const (
-	logTime     = "2006-01-02T15:04:05.000000Z"
-	logFileSize = 1 << 20 // bytes
-	logFiles    = 4
-	logBuffer   = 64 << 10 // one read of a FIFO, which is how much a pipe holds
+	logTime   = "2006-01-02T15:04:05.000000Z"
+	logFiles  = 4
+	logBuffer = 64 << 10 // one read of a FIFO, which is how much a pipe holds
 )
 
 // logBuffers are shared: a log that is silent holds none.
@@ -38,6 +39,7 @@ type logWriter struct {
 	mu    sync.Mutex
 	file  *os.File
 	size  int64
+	most  int64         // of one file, in bytes
 	mid   bool          // the last byte was no newline
 	grown chan struct{} // closed when something was written
 	err   error         // why nothing can be written, said once
@@ -67,9 +69,16 @@ func startLog(fifo, dir string, now func() time.Time, warn func(string, ...any))
 	if err != nil {
 		return nil, fmt.Errorf("open the log pipe: %w", err)
 	}
-	l := &logWriter{dir: dir, fifo: f, now: now, warn: warn, done: make(chan struct{}), grown: make(chan struct{})}
+	l := &logWriter{dir: dir, fifo: f, now: now, warn: warn, done: make(chan struct{}), grown: make(chan struct{}), most: mesh.DefaultLog / logFiles}
 	go l.pump()
 	return l, nil
+}
+
+// bound changes how much is kept of the log, in bytes.
+func (l *logWriter) bound(most int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.most = max(most, mesh.MinLog) / logFiles
 }
 
 // close takes in what is in the FIFO still and ends the log's goroutine.
@@ -177,7 +186,7 @@ func (l *logWriter) append(b []byte) error {
 	if err != nil {
 		return err
 	}
-	if l.size < logFileSize {
+	if l.size < l.most {
 		return nil
 	}
 	l.file.Close()

@@ -170,7 +170,10 @@ func (s *Supervisor) forget(u *unit) bool {
 		l.close()
 	}
 	os.Remove(s.fifoPath(u.name))
-	os.Remove(s.lockPath(u.name))
+	for _, slot := range []string{"", "." + otherSlot} {
+		os.Remove(s.lockPath(u.name + slot))
+	}
+	u.unfinish()
 	s.notify()
 	s.collectSoon()
 	return true
@@ -207,7 +210,7 @@ func (s *Supervisor) setGood(key string, sp *spec) error {
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.Write(s.goodPath(key), b, 0o600); err != nil {
+	if err := s.cfg.write(s.goodPath(key), b, 0o600); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -261,7 +264,7 @@ func (s *Supervisor) collect(ctx context.Context) {
 			continue
 		}
 		keep := s.references()
-		if n := s.content.collect(func(kind mesh.ArtifactKind, source mesh.Source, digest string) bool {
+		if n := s.below.collect(func(kind mesh.ArtifactKind, source mesh.Source, digest string) bool {
 			return keep[reference{kind, digest}]
 		}); n > 0 {
 			s.cfg.Log.WithField("artifacts", n).Info("removed what nothing refers to")
@@ -287,9 +290,9 @@ func (s *Supervisor) references() map[reference]bool {
 	keep := map[reference]bool{}
 	for _, u := range units {
 		u.mu.Lock()
-		want, active := u.want, u.active
+		specs := append([]*spec{u.want, u.active}, u.beside...)
 		u.mu.Unlock()
-		for _, sp := range []*spec{want, active, s.good(u.key)} {
+		for _, sp := range append(specs, s.good(u.key)) {
 			if sp != nil {
 				keep[reference{sp.Artifact().Kind, sp.Digest}] = true
 			}

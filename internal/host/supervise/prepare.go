@@ -23,6 +23,7 @@ type launch struct {
 	uid      int
 	epoch    uint64
 	restarts int
+	trial    bool
 	dir      rundir
 	binds    []bind
 	env      []string // sorted, without the image's
@@ -187,7 +188,7 @@ func fileMode(octal string, def os.FileMode) os.FileMode {
 func (l *launch) record() runRecord {
 	return runRecord{
 		Spec: l.sp, Source: l.st.Source, Files: l.st.Files, UID: l.uid, Epoch: l.epoch,
-		Since: l.s.cfg.Now(), Restarts: l.restarts,
+		Since: l.s.cfg.Now(), Restarts: l.restarts, Slot: l.sp.slot, Trial: l.trial,
 	}
 }
 

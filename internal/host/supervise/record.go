@@ -26,6 +26,9 @@ type runRecord struct {
 	Epoch    uint64      `json:"epoch,omitempty"`
 	Since    time.Time   `json:"since"`
 	Restarts int         `json:"restarts,omitempty"`
+	Slot     string      `json:"slot,omitempty"`
+	// Trial says that it is to take over from another instance of its resource and has not yet.
+	Trial bool `json:"trial,omitempty"`
 	// Address is what a container on a private network has.
 	Address netip.Addr `json:"address,omitzero"`
 }
@@ -70,5 +73,6 @@ func (d rundir) readRecord() (*runRecord, error) {
 	if err := json.Unmarshal(b, &r); err != nil || r.Spec == nil {
 		return nil, fmt.Errorf("the run record %s cannot be read: %w", d.record(), errors.Join(err, errors.New("no spec")))
 	}
+	r.Spec.slot = r.Slot
 	return &r, nil
 }

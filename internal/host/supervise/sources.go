@@ -49,7 +49,13 @@ func (s *Supervisor) DialSeat(ctx context.Context, seat string) (net.Conn, error
 	if u == nil {
 		return nil, &mesh.CallError{Code: mesh.CodeUnavailable, Message: "nobody on this node holds the seat " + seat}
 	}
-	return dialSocket(ctx, s.seatDir(u.name), seatSocket)
+	u.mu.Lock()
+	sp := u.active
+	u.mu.Unlock()
+	if sp == nil {
+		return nil, &mesh.CallError{Code: mesh.CodeUnavailable, Message: u.key + ", which held the seat " + seat + ", has just ended"}
+	}
+	return dialSocket(ctx, s.seatDir(sp.name()), seatSocket)
 }
 
 // seedSource is the seed as a source.

@@ -20,6 +20,22 @@ type spec struct {
 	FileContent map[string]fileContent `json:"fileContent,omitempty"` // by file ID
 	Mesh        string                 `json:"mesh"`
 	Node        string                 `json:"node"`
+
+	// slot tells two instances of one resource apart while the one takes over from the other: "" or otherSlot. It belongs
+	// to what runs (runRecord.Slot), not to what is declared.
+	slot string
+}
+
+const otherSlot = "b"
+
+// in is sp as the instance in slot.
+func (sp *spec) in(slot string) *spec {
+	if sp.slot == slot {
+		return sp
+	}
+	c := *sp
+	c.slot = slot
+	return &c
 }
 
 // fileContent is a file resource as a mount needs it.
@@ -58,11 +74,19 @@ func (sp *spec) id() string { return sp.hash(sp.Source) }
 
 // verdict identifies a spec together with the check by which it was found to fail: a corrected check is another try.
 func (sp *spec) verdict() string {
-	b, err := json.Marshal(sp.Health)
-	if err != nil {
-		panic("supervise: a health check always marshals: " + err.Error())
+	checks := []any{sp.Health}
+	if sp.Ready != nil {
+		checks = append(checks, sp.Ready)
 	}
-	sum := sha256.Sum256(append([]byte(sp.id()), b...))
+	b := []byte(sp.id())
+	for _, c := range checks {
+		j, err := json.Marshal(c)
+		if err != nil {
+			panic("supervise: a health check always marshals: " + err.Error())
+		}
+		b = append(b, j...)
+	}
+	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
 
@@ -71,6 +95,7 @@ func (sp *spec) hash(source mesh.Source) string {
 	c.Source = source
 	// What can be changed while it runs is no part of what it is.
 	c.Limits, c.Health, c.Policy, c.Stop, c.After, c.Critical, c.Size = mesh.Limits{}, nil, "", mesh.Stop{}, nil, false, 0
+	c.Ready, c.Handover = nil, ""
 	c.Env = nil // a map marshals sorted, but an empty one must equal none
 	b, err := json.Marshal(struct {
 		*spec
@@ -94,8 +119,22 @@ func (sp *spec) satisfies(source mesh.Source, want *spec) bool {
 // runs reports whether the resource is a workload.
 func (sp *spec) runs() bool { return sp.Type == mesh.KindProcess || sp.Type == mesh.KindContainer }
 
-// name is the key as one file name and cgroup name: "MODULE.ID". Names have no dots, so it is unique.
-func (sp *spec) name() string { return sp.Module + "." + sp.ID }
+// name is the instance as one file name and cgroup name: "MODULE.ID", or "MODULE.ID.b" in the other slot. Names have no
+// dots, so it is unique.
+func (sp *spec) name() string {
+	if sp.slot == "" {
+		return sp.Module + "." + sp.ID
+	}
+	return sp.Module + "." + sp.ID + "." + sp.slot
+}
+
+// resourceName is the name of an instance without its slot: what both instances of a resource share goes by it.
+func resourceName(instance string) string {
+	if module, id, _, ok := cutName(instance); ok {
+		return module + "." + id
+	}
+	return instance
+}
 
 func nameOf(key string) string { return strings.Replace(key, "/", ".", 1) }
 
@@ -121,6 +160,22 @@ func (sp *spec) startTimeout() time.Duration {
 	return sp.Health.Start.Or(60 * time.Second)
 }
 
+// logSize is how much of its log is kept, in bytes.
+func (sp *spec) logSize() int64 {
+	if sp.Limits.Log > 0 {
+		return sp.Limits.Log
+	}
+	return mesh.DefaultLog
+}
+
+// readyTimeout is how long a new one has in a handover to say that it is ready.
+func (sp *spec) readyTimeout() time.Duration {
+	if sp.Ready == nil {
+		return sp.startTimeout()
+	}
+	return max(sp.startTimeout(), sp.Ready.Start.Or(60*time.Second))
+}
+
 func (sp *spec) grace() time.Duration { return sp.Stop.Grace.Or(10 * time.Second) }
 
 func (sp *spec) stopSignal() int {
@@ -130,10 +185,17 @@ func (sp *spec) stopSignal() int {
 	return 15
 }
 
-// cutName is the way back from name to module and ID.
-func cutName(name string) (module, id string, ok bool) {
-	module, id, ok = strings.Cut(name, ".")
-	return module, id, ok && mesh.CheckName(module) == nil && mesh.CheckName(id) == nil
+// cutName is the way back from the name of an instance to module, ID and slot.
+func cutName(name string) (module, id, slot string, ok bool) {
+	parts := strings.Split(name, ".")
+	switch {
+	case len(parts) == 3 && parts[2] == otherSlot:
+		slot = otherSlot
+	case len(parts) != 2:
+		return "", "", "", false
+	}
+	module, id = parts[0], parts[1]
+	return module, id, slot, mesh.CheckName(module) == nil && mesh.CheckName(id) == nil
 }
 
 func formatUint(n uint64) string { return strconv.FormatUint(n, 10) }

@@ -45,16 +45,17 @@ type unitState struct {
 
 // stateFile keeps a diskState on disk and writes it only when it changed.
 type stateFile struct {
-	path string
-	mu   sync.Mutex
-	st   diskState
-	last []byte
+	path  string
+	write func(path string, b []byte, perm os.FileMode) error
+	mu    sync.Mutex
+	st    diskState
+	last  []byte
 }
 
 // openState reads the state. A file that cannot be read is set aside and said so; the node then starts
 // with what it can observe.
 func openState(path string) (*stateFile, string, error) {
-	f := &stateFile{path: path, st: diskState{Format: stateFormat}}
+	f := &stateFile{path: path, write: atomicfile.Write, st: diskState{Format: stateFormat}}
 	b, err := os.ReadFile(path)
 	warning := ""
 	switch {
@@ -98,7 +99,7 @@ func (f *stateFile) update(change func(*diskState)) error {
 	if bytes.Equal(b, f.last) {
 		return nil
 	}
-	if err := atomicfile.Write(f.path, b, 0o600); err != nil {
+	if err := f.write(f.path, b, 0o600); err != nil {
 		return err
 	}
 	f.last = b

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -48,7 +49,11 @@ type Config struct {
 	// kind seat for these; holders of all other seats are asked their ping.
 	Probes map[string]func(context.Context) error
 
-	stubEnv []string // for tests, whose stub is the test program
+	// For tests: stubEnv, because their stub is the test program; below, which stands for the machine; write, for
+	// atomicfile.Write.
+	stubEnv []string
+	below   func(*Supervisor) runner
+	write   func(path string, b []byte, perm os.FileMode) error
 }
 
 // API is what the rest of the host uses; *Supervisor implements it.

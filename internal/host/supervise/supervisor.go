@@ -24,8 +24,11 @@ import (
 
 // Supervisor applies declarations. Make it with New.
 type Supervisor struct {
-	cfg      Config
-	state    *stateFile
+	cfg   Config
+	state *stateFile
+	below runner
+
+	// Of the machine.
 	accounts *accounts
 	cgroups  *cgroups
 	exits    *exits
@@ -54,7 +57,7 @@ var _ API = (*Supervisor)(nil)
 func New(cfg Config) (*Supervisor, error) {
 	cfg = cfg.withDefaults()
 	host := filepath.Join(cfg.State, "host")
-	for _, d := range []string{host, filepath.Join(host, "good"), filepath.Join(cfg.Run, "instances"), filepath.Join(cfg.Run, "seats"), filepath.Join(cfg.Run, "start"), filepath.Join(cfg.Run, "log")} {
+	for _, d := range []string{host, filepath.Join(host, "good"), filepath.Join(cfg.Run, "instances"), filepath.Join(cfg.Run, "seats"), filepath.Join(cfg.Run, "start"), filepath.Join(cfg.Run, "log"), filepath.Join(cfg.Run, "finished")} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return nil, fmt.Errorf("make the host's folder %s: %w", d, err)
 		}
@@ -64,7 +67,7 @@ func New(cfg Config) (*Supervisor, error) {
 	}
 	atomicfile.Clean(host)
 	s := &Supervisor{
-		cfg: cfg, network: newBridge(), units: map[string]*unit{}, changed: make(chan struct{}),
+		cfg: cfg, units: map[string]*unit{}, changed: make(chan struct{}),
 		goods: map[string]*spec{}, collects: make(chan struct{}, 1),
 	}
 	var err error
@@ -75,30 +78,43 @@ func New(cfg Config) (*Supervisor, error) {
 	if warning != "" {
 		s.warn("%s", warning)
 	}
-	if s.accounts, err = openAccounts(filepath.Join(host, "accounts.json")); err != nil {
+	s.state.write = cfg.write
+	if cfg.below != nil {
+		s.below = cfg.below(s)
+	} else if err := s.openMachine(host); err != nil {
 		return nil, err
 	}
+	return s, s.readDeclaration()
+}
+
+// openMachine makes the machine below the supervisor.
+func (s *Supervisor) openMachine(host string) (err error) {
+	if s.accounts, err = openAccounts(filepath.Join(host, "accounts.json")); err != nil {
+		return err
+	}
 	var warnings []string
-	if s.cgroups, warnings, err = openCgroups(cfg.Cgroups, cfg.CgroupsOptional); err != nil {
-		return nil, err
+	if s.cgroups, warnings, err = openCgroups(s.cfg.Cgroups, s.cfg.CgroupsOptional); err != nil {
+		return err
 	}
 	for _, w := range warnings {
 		s.warn("%s", w)
 	}
-	if s.exits, err = newExits(filepath.Join(cfg.Run, "exits")); err != nil {
-		return nil, err
+	if s.exits, err = newExits(filepath.Join(s.cfg.Run, "exits")); err != nil {
+		return err
 	}
-	s.content = &content{dir: cfg.State, seed: s.seedSource, store: s.storeSource, warn: s.warn}
+	s.content = &content{dir: s.cfg.State, seed: s.seedSource, store: s.storeSource, warn: s.warn}
 	s.content.clean()
+	s.network = newBridge()
 	// PID 1 lets go of the log pipes as soon as the host says that it is ready, which may be before Run: what a
 	// workload that has ended left in one would be lost.
-	fifos, _ := filepath.Glob(filepath.Join(cfg.Run, "log", "*.fifo"))
+	fifos, _ := filepath.Glob(filepath.Join(s.cfg.Run, "log", "*.fifo"))
 	for _, p := range fifos {
 		if f, err := os.OpenFile(p, os.O_RDWR|unix.O_NONBLOCK, 0); err == nil {
 			s.held = append(s.held, f)
 		}
 	}
-	return s, s.readDeclaration()
+	s.below = machine{s}
+	return nil
 }
 
 func (c Config) withDefaults() Config {
@@ -115,6 +131,9 @@ func (c Config) withDefaults() Config {
 	def(&c.HostSocket, mesh.PathHostSocket)
 	if len(c.Stub) == 0 {
 		c.Stub = []string{"/proc/self/exe", "exec"}
+	}
+	if c.write == nil {
+		c.write = atomicfile.Write
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -212,7 +231,7 @@ func (s *Supervisor) launchUnit(u *unit) {
 }
 
 func (s *Supervisor) fifoPath(name string) string {
-	return filepath.Join(s.cfg.Run, "log", name+".fifo")
+	return filepath.Join(s.cfg.Run, "log", resourceName(name)+".fifo") // one log, whichever instance writes it
 }
 func (s *Supervisor) lockPath(name string) string {
 	return filepath.Join(s.cfg.Run, "start", name+".lock")
@@ -227,10 +246,6 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	s.adopt(ctx)
-	for _, f := range s.held {
-		f.Close()
-	}
-	s.held = nil
 	s.mu.Lock()
 	s.running = ctx
 	for _, u := range s.units {
@@ -238,8 +253,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	s.wg.Go(func() {
-		if err := s.exits.run(ctx); err != nil {
-			s.warn("%v; the exit codes of workloads are read late", err)
+		if err := s.below.follow(ctx); err != nil {
+			s.warn("%v", err)
 		}
 	})
 	s.wg.Go(func() { s.settle(ctx) })
@@ -310,7 +325,7 @@ func (s *Supervisor) Declare(ctx context.Context, d mesh.Declaration) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := atomicfile.Write(s.declarationPath(), b, 0o600); err != nil {
+	if err := s.cfg.write(s.declarationPath(), b, 0o600); err != nil {
 		return &mesh.CallError{Code: mesh.CodeFailed, Message: "keep the declaration: " + err.Error()}
 	}
 	s.setDeclaration(&d)
@@ -369,10 +384,10 @@ func (s *Supervisor) status(usage bool) hostapi.Status {
 		}
 		delete(units, k)
 		u.mu.Lock()
-		v, ok := u.view, u.settled && u.want != nil
+		v, ok, active := u.view, u.settled && u.want != nil, u.active
 		u.mu.Unlock()
-		if v.PID != 0 && usage {
-			v.Memory = s.cgroups.memory(u.name)
+		if v.PID != 0 && active != nil && usage {
+			v.Memory = s.below.memory(active.name())
 		}
 		out.Settled = out.Settled && ok
 		out.Resources = append(out.Resources, v)

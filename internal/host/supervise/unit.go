@@ -31,39 +31,26 @@ type unit struct {
 	cancel  context.CancelFunc // of a fetch under way
 	view    hostapi.ResourceStatus
 	ready   bool
-	settled bool  // it is as declared
-	active  *spec // what runs, for those who order stops
+	settled bool    // it is as declared
+	active  *spec   // what runs, for those who order stops
+	beside  []*spec // the other instances, in a handover
 	starts  uint64
 
-	inst     *instance
-	steady   bool      // this step found what is declared running and ready
-	finished string    // the on-failure spec that ended well since the host came
-	backoff  time.Time // not before; zero: now
-	why      string    // of the backoff
+	inst    *instance
+	next    *instance     // the new one of a handover, beside inst
+	old     *instance     // one that was taken over from and is being stopped
+	oldGone chan struct{} // closed when it has
+	ends    sync.WaitGroup
+	move    *hostapi.Handover // the latest; replaced, never changed
+	steady  bool              // this step found what is declared running and ready
+	backoff time.Time         // not before; zero: now
+	why     string            // of the backoff
 	// fetches that failed in a row
 	misses int
 	// trial is a handover under way: from when on, and how often it has ended.
 	trialSpec  string
 	trialSince time.Time
 	trialRuns  int
-}
-
-// instance is a running workload.
-type instance struct {
-	run    *runRecord
-	proc   *proc
-	exited chan struct{} // closed when the process has ended
-	health chan error    // one entry per check
-	stop   context.CancelFunc
-	wait   sync.WaitGroup
-
-	ready     bool
-	since     time.Time // of the host's knowledge of it, by the runtime's monotonic clock
-	failures  int       // health checks failed in a row
-	lastErr   error
-	good      bool          // it was written down as the last good one
-	recheck   chan struct{} // the declared check changed
-	unpublish func()
 }
 
 func newUnit(s *Supervisor, key string) *unit {
@@ -121,65 +108,79 @@ func (u *unit) loop(ctx context.Context) {
 }
 
 func (u *unit) await(ctx context.Context, changed <-chan struct{}, timer <-chan time.Time) {
-	var exited chan struct{}
-	var health chan error
-	if u.inst != nil {
-		exited, health = u.inst.exited, u.inst.health
-	}
+	exited, said := u.inst.events()
+	nextExited, nextSaid := u.next.events()
 	select {
 	case <-ctx.Done():
 	case <-u.wake:
 	case <-changed:
 	case <-timer:
 	case <-exited:
-	case err := <-health:
-		u.checked(err)
+	case <-nextExited:
+	case <-u.oldGone:
+		u.forgetOld()
+	case o := <-said:
+		u.inst.take(o, u)
+	case o := <-nextSaid:
+		u.next.take(o, u)
 	}
 }
 
-// leave lets go of the workload without touching it.
+func (i *instance) events() (exited <-chan struct{}, said <-chan outcome) {
+	if i == nil {
+		return nil, nil
+	}
+	return i.exited, i.outcomes
+}
+
+// leave lets go of the workloads without touching them.
 func (u *unit) leave() {
-	if u.inst != nil {
-		u.inst.release()
+	u.ends.Wait() // it gives up when the host goes
+	for _, i := range []*instance{u.inst, u.next, u.old} {
+		if i != nil {
+			i.release()
+		}
 	}
 	if l := u.log.Swap(nil); l != nil {
 		l.close()
 	}
 }
 
-func (i *instance) release() {
-	i.stop()
-	if i.unpublish != nil {
-		i.unpublish()
-	}
-	i.proc.close()
-	i.wait.Wait()
-}
-
 // show changes what others see; they are told when it did change.
 func (u *unit) show(state, reason string) {
+	ready := u.inst != nil && u.inst.isReady(u) || state == "done" || state == "present"
 	u.mu.Lock()
 	v := u.view
 	v.State, v.Reason = state, reason
-	v.PID, v.Since, v.Restarts, v.Epoch, v.Source, v.Digest, v.Seats = 0, time.Time{}, 0, 0, "", "", nil
+	v.PID, v.Since, v.Restarts, v.Epoch, v.Source, v.Digest, v.Seats, v.Wanted = 0, time.Time{}, 0, 0, "", "", nil, nil
 	sp := u.want
+	if sp != nil {
+		v.Wanted = &hostapi.Wanted{Type: sp.Type, Digest: sp.Digest, Source: sp.Source}
+	}
+	u.active, u.beside = nil, nil
+	for _, i := range []*instance{u.inst, u.next, u.old} {
+		switch {
+		case i == nil:
+		case u.active == nil:
+			u.active = i.run.Spec
+		default:
+			u.beside = append(u.beside, i.run.Spec)
+		}
+	}
 	if u.inst != nil {
 		r := u.inst.run
 		v.PID, v.Since, v.Restarts, v.Epoch, v.Source = r.PID, r.Since, r.Restarts, r.Epoch, r.Source
 		v.Digest, v.Seats = r.Spec.Digest, r.Spec.Seats
-		u.active = r.Spec
 		sp = r.Spec
-	} else {
-		u.active = nil
-		if sp != nil {
-			v.Digest, v.Seats = sp.Digest, sp.Seats
-		}
+	} else if sp != nil {
+		v.Digest, v.Seats = sp.Digest, sp.Seats
 	}
 	if sp != nil {
 		v.Module, v.ID, v.Type, v.Critical = sp.Module, sp.ID, sp.Type, sp.Critical
 	}
 	v.Exit = u.s.state.get(u.key).Exit
-	ready := u.inst != nil && u.inst.ready || state == "done" || state == "present"
+	v.Handover = u.move
+	v.Ready = ready
 	settled := u.steady || state == "done" || state == "present"
 	same := reflect.DeepEqual(v, u.view) && ready == u.ready && settled == u.settled
 	u.view, u.ready, u.settled = v, ready, settled
@@ -225,12 +226,16 @@ func (u *unit) step(ctx context.Context) pause {
 		u.save(func(s *unitState) {
 			s.Failures, s.Held, s.Reason, s.Spec, s.Failed, s.FailedReason = 0, false, "", "", "", ""
 		})
-		u.backoff, u.misses, u.trialSpec, u.finished = time.Time{}, 0, "", ""
+		u.backoff, u.misses, u.trialSpec = time.Time{}, 0, ""
+		u.unfinish()
 	}
-	if u.inst != nil {
+	for _, i := range []*instance{u.inst, u.next} {
+		if i == nil {
+			continue
+		}
 		select {
-		case <-u.inst.exited:
-			u.ended(ctx)
+		case <-i.exited:
+			u.ended(ctx, i)
 			return pause{until: time.Now()}
 		default:
 		}
@@ -239,20 +244,24 @@ func (u *unit) step(ctx context.Context) pause {
 		return u.wind(ctx, want == nil)
 	}
 	if !want.runs() {
-		if u.inst != nil { // it was a workload once
-			if !u.halt(ctx, "is a "+string(want.Type)+" now") {
-				return pause{}
-			}
+		if !u.haltAll(ctx, "is a "+string(want.Type)+" now") { // it was a workload once
+			return pause{}
 		}
 		return u.ensure(want)
 	}
 	if restart {
-		u.backoff, u.trialSpec, u.finished = time.Time{}, "", ""
-		if u.inst != nil && !u.halt(ctx, "restart asked for") {
+		u.backoff, u.trialSpec = time.Time{}, ""
+		u.unfinish()
+		if !u.haltAll(ctx, "restart asked for") {
 			return pause{}
 		}
 	}
 	target, fallback := u.target(want)
+	if u.next != nil && !u.next.run.Spec.satisfies(u.next.run.Source, target) {
+		u.drop(ctx, "something else is declared")
+		u.moved("failed")
+		return pause{until: time.Now()}
+	}
 	if u.inst == nil {
 		return u.begin(ctx, target, fallback)
 	}
@@ -265,14 +274,13 @@ func (u *unit) step(ctx context.Context) pause {
 // ensure is the whole life of a volume or file.
 func (u *unit) ensure(want *spec) pause {
 	if want.Type == mesh.KindVolume {
-		if err := u.s.ensureVolume(want); err != nil {
+		note, err := u.s.below.volume(want)
+		if err != nil {
 			u.show("failed", err.Error())
 			return pause{until: time.Now().Add(maxSourceDelay)}
 		}
-		if want.Size > 0 {
-			u.show("present", noLimit)
-			return pause{}
-		}
+		u.show("present", note)
+		return pause{}
 	}
 	// A file has no life of its own: each instance that mounts it has its copy.
 	u.show("present", "")
@@ -287,8 +295,18 @@ func (u *unit) begin(ctx context.Context, target *spec, fallback string) pause {
 		u.show("done", "")
 		return pause{}
 	}
-	if target.Policy == mesh.PolicyOnFailure && u.finished == id {
-		u.show("done", "")
+	if p := target.Policy; p == mesh.PolicyOnFailure || p == mesh.PolicyNever {
+		switch code, ended := u.finished(id); {
+		case ended && code == 0:
+			u.show("done", "")
+			return pause{}
+		case ended && p == mesh.PolicyNever:
+			u.show("failed", fmt.Sprintf("it ended with code %d, and its policy is never to be started again; `clear` starts it", code))
+			return pause{}
+		}
+	}
+	if u.old != nil {
+		u.show("waiting", "the one before is still stopping")
 		return pause{}
 	}
 	if st.Spec != id && st.Spec != "" {
@@ -336,7 +354,7 @@ func (u *unit) fetch(ctx context.Context, target *spec) (*stored, error) {
 		u.cancel = nil
 		u.mu.Unlock()
 	}()
-	return u.s.content.ensure(fctx, target.Artifact(), target.Digest, target.Source)
+	return u.s.below.fetch(fctx, target)
 }
 
 // missed waits after something outside was not there. It is no failure of the resource, so it is never held for it.
@@ -350,55 +368,33 @@ func (u *unit) missed(ctx context.Context, err error, state string) pause {
 	return pause{until: time.Now().Add(min(wait, maxSourceDelay))}
 }
 
-// handover replaces what runs by target. The new bytes are here and what it depends on is ready before the
-// old one is stopped.
-func (u *unit) handover(ctx context.Context, target *spec) pause {
-	if dep, why := u.s.unready(target); dep != "" {
-		u.showRunning("handover waits for " + dep + ": " + why)
-		return pause{others: true}
-	}
-	stored, err := u.fetch(ctx, target)
-	if err != nil {
-		p := u.missed(ctx, err, u.runningState())
-		if !errors.Is(err, context.Canceled) {
-			u.showRunning("handover waits: " + err.Error())
-		}
-		return p
-	}
-	u.misses = 0
-	u.s.info(u.key, "handover to %s", describe(target))
-	if !u.halt(ctx, "handover to "+describe(target)) {
-		return pause{}
-	}
-	return u.start(ctx, target, stored)
-}
-
-func describe(sp *spec) string {
-	return fmt.Sprintf("the %s form of %s", sp.Type, shortDigest(sp.Digest))
-}
-
 func (u *unit) runningState() string {
+	i := u.inst
 	switch {
-	case u.inst == nil:
+	case i == nil:
 		return "starting"
-	case !u.inst.ready:
-		return "starting"
-	case u.inst.run.Spec.Health != nil:
-		return "healthy"
+	case i.isReady(u):
+		i.was = true
+		if i.run.Spec.Health != nil || i.run.Spec.Ready != nil {
+			return "healthy"
+		}
+		return "running"
+	case i.was:
+		return "unready"
 	}
-	return "running"
+	return "starting"
 }
 
 func (u *unit) showRunning(reason string) { u.show(u.runningState(), reason) }
 
 // wind stops what runs, for good or for a power off, after those that depend on it.
 func (u *unit) wind(ctx context.Context, removed bool) pause {
-	if u.inst != nil {
+	if u.inst != nil || u.next != nil || u.old != nil {
 		if dep := u.s.dependentAlive(u); dep != "" {
 			u.show("stopping", "waits until "+dep+" has stopped")
 			return pause{others: true, until: time.Now().Add(time.Second)}
 		}
-		if !u.halt(ctx, "no longer declared") {
+		if !u.haltAll(ctx, "no longer declared") {
 			return pause{}
 		}
 	}

@@ -74,8 +74,10 @@ type ResourceStatus struct {
 	Module string    `json:"module"`
 	ID     string    `json:"id"`
 	Type   mesh.Kind `json:"type"`
-	// State is one word: "waiting", "fetching", "starting", "running", "healthy", "stopping", "done", "backoff", "held", "present", "failed".
+	// State is one word: "waiting", "fetching", "starting", "running", "healthy", "unready", "stopping", "done", "backoff", "held", "present", "failed".
 	State string `json:"state"`
+	// Ready says that others may use it: what comes after it goes on.
+	Ready bool `json:"ready,omitempty"`
 	// Reason says why State is not what was declared; empty when it is.
 	Reason string `json:"reason,omitempty"`
 	Digest string `json:"digest,omitempty"`
@@ -89,6 +91,29 @@ type ResourceStatus struct {
 	Epoch    uint64      `json:"epoch,omitempty"`  // of a controller's running instance
 	Memory   int64       `json:"memory,omitempty"` // bytes, memory.current
 	Critical bool        `json:"critical,omitempty"`
+	// Wanted is what is declared, beside Type, Digest and Source, which are of what runs. Nil: it is no longer declared.
+	Wanted *Wanted `json:"wanted,omitempty"`
+	// Handover is the latest one since the host started.
+	Handover *Handover `json:"handover,omitempty"`
+}
+
+// Wanted is what is declared of a resource.
+type Wanted struct {
+	Type   mesh.Kind   `json:"type"`
+	Digest string      `json:"digest,omitempty"`
+	Source mesh.Source `json:"source,omitempty"` // empty: any
+}
+
+// Handover is the change of a running resource's form or digest.
+type Handover struct {
+	Way mesh.HandoverWay `json:"way"`
+	Why string           `json:"why"` // it went this way
+	// State is "under way", "done", or "failed": then the old one runs.
+	State  string    `json:"state"`
+	Type   mesh.Kind `json:"type"`
+	Digest string    `json:"digest"` // of the new one
+	PID    int       `json:"pid,omitempty"`
+	Since  time.Time `json:"since"`
 }
 
 // RaiseRequest starts or continues a raise.

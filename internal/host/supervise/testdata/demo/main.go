@@ -33,7 +33,9 @@ func main() {
 			_ = exec.Command(os.Args[0], "stubborn", "child").Start()
 			fmt.Println("stubborn")
 		}
-		select {}
+		for { // not select: a program that can never go on again is ended by Go's runtime
+			time.Sleep(time.Hour)
+		}
 	case "flood":
 		line := strings.Repeat("x", 120)
 		for i := 0; ; i++ {
