@@ -1,29 +1,35 @@
 // Package launcher keeps one program running: the host.
 //
-// It starts it again when it ends, with growing, capped and jittered delays; counts failures per digest on disk, across
-// reboots; rolls back to the last good host and at last to the one in the root image; and when that fails as well it
-// stops trying and says so, while PID 1, console and diagnostics stay. It knows nothing of what the host does.
-// Start with Launcher.Run; the rules are those of State, which are pure.
+// It starts it again when it ends, with growing, capped and jittered delays; kills one that is silent for too long; counts
+// failures per digest on disk, across reboots; rolls back to the last good host and at last to the one in the root image;
+// and when that fails as well it stops trying and says so, while PID 1, console and diagnostics stay. A host that failed
+// too often is in quarantine until an operator clears it. It knows nothing of what the host does.
+// Start with Launcher.Run; the rules are those of State, which are pure, and the bounds those of Limits.
 package launcher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"kingpost/internal/mesh"
 )
 
 // Instance is a host that was started.
 type Instance interface {
 	// Ready is closed when it has said that it is ready.
 	Ready() <-chan struct{}
+	// Fed has an entry whenever it has said that it is alive.
+	Fed() <-chan struct{}
 	// Done is closed when it has ended.
 	Done() <-chan struct{}
 	// Reason says how it ended, in a person's words; after Done.
 	Reason() string
-	// Asked reports whether it ended as it was asked to, by itself or by others; after Done.
-	Asked() bool
+	// Orderly reports whether it said that it stops, and exited with 0; after Done.
+	Orderly() bool
 	// Kill ends it at once.
 	Kill()
 }
@@ -34,17 +40,8 @@ type Clock interface {
 	After(time.Duration) <-chan time.Time
 }
 
-// Limits are the launcher's bounds. Zero values are those of DefaultLimits.
-type Limits struct {
-	MaxFailures  int           // of one host in a row, before it is given up
-	HealthyAfter time.Duration // up and ready for so long is healthy
-	ReadyWithin  time.Duration // not ready by then is a failure
-	FirstDelay   time.Duration // before the first restart; doubles with each failure in a row
-	MaxDelay     time.Duration
-}
-
-// DefaultLimits fit real machines and emulated ones, where a start takes many seconds.
-var DefaultLimits = Limits{MaxFailures: 5, HealthyAfter: 30 * time.Second, ReadyWithin: 3 * time.Minute, FirstDelay: 500 * time.Millisecond, MaxDelay: 30 * time.Second}
+// ErrDamaged is wrapped by what Verify finds: the program is not the one that was delivered.
+var ErrDamaged = errors.New("the program on disk is damaged")
 
 // Launcher supervises the host.
 type Launcher struct {
@@ -52,9 +49,11 @@ type Launcher struct {
 	Limits Limits
 	State  *State
 	// Save puts State on the disk. A failure to save is reported and survived.
-	Save  func() error
-	Start func(Host) (Instance, error)
-	Clock Clock
+	Save func() error
+	// Verify checks a delivered host's program before it is started or taken.
+	Verify func(Host) error
+	Start  func(Host) (Instance, error)
+	Clock  Clock
 	// Random gives the jitter, in [0, 1).
 	Random func() float64
 	Log    logrus.FieldLogger
@@ -65,45 +64,104 @@ type Launcher struct {
 	OnGone  func(Host)
 	// OnHalt is called once when even the baked-in host is given up. May be nil.
 	OnHalt func(reason string)
+	// OnChange is told what others may know, whenever it changes. May be nil.
+	OnChange func(mesh.LauncherInfo)
+	// Beat is called every few seconds as long as the launcher can do its work; not while a host that was killed does
+	// not end, which nothing short of a reset can help. May be nil.
+	Beat func()
 
-	offers chan offer
+	requests chan request
+	info     mesh.LauncherInfo // what State does not know
 }
 
-type offer struct {
-	host  Host
+// request is what somebody asks of the launcher. do runs in its goroutine; it says whether what runs is to be replaced.
+type request struct {
+	do    func() (replace bool, err error)
 	reply chan error
 }
 
+// beatEvery is how often Launcher.Beat is called.
+const beatEvery = 5 * time.Second
+
+// leaving is how long the end of an orderly host may come before the end of the node that it is part of.
+const leaving = 2 * time.Second
+
 // New returns l with what it needs inside; its fields are set before.
 func New(l Launcher) *Launcher {
-	l.offers = make(chan offer)
+	l.requests = make(chan request)
 	return &l
 }
 
-// Offer asks the launcher to replace the host by h, which the running one has fetched and checked. The running one is
-// ended and h started under the same rules as any other. It returns once h is the one to run, or refused.
+// Offer asks the launcher to replace the host by h, which the running one has fetched and checked; the digest BakedIn
+// alone asks for the one in the root image. The running one is ended and h started under the same rules as any other. It
+// returns once h is the one to run, or refused.
 func (l *Launcher) Offer(ctx context.Context, h Host) error {
-	o := offer{h, make(chan error, 1)}
+	return l.ask(ctx, func() (bool, error) { return l.offered(h) })
+}
+
+// Clear lets a host out of quarantine.
+func (l *Launcher) Clear(ctx context.Context, digest string) error {
+	return l.ask(ctx, func() (bool, error) {
+		if !l.State.Clear(digest) {
+			return false, nil
+		}
+		if l.info.Refused == digest {
+			l.info.Refused, l.info.RefusedReason = "", ""
+		}
+		l.save()
+		l.Log.WithField("host", digest).Warn("host cleared: its failures are forgotten")
+		return false, nil
+	})
+}
+
+func (l *Launcher) ask(ctx context.Context, do func() (bool, error)) error {
+	r := request{do, make(chan error, 1)}
 	select {
-	case l.offers <- o:
+	case l.requests <- r:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	select {
-	case err := <-o.reply:
+	case err := <-r.reply:
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
+// offered takes or refuses a successor.
+func (l *Launcher) offered(h Host) (replace bool, err error) {
+	l.info.Answered++
+	was := l.State.Current
+	err = l.State.Offer(h, l.Limits)
+	if err == nil && h.Digest != BakedIn {
+		// Before the running one is ended: it is the one who can fetch it again.
+		if err = l.Verify(h); err != nil {
+			l.State.Damage(h, err.Error(), l.Clock.Now())
+			l.State.Current = was
+		}
+	}
+	if err != nil {
+		l.info.Refused, l.info.RefusedReason = h.Digest, err.Error()
+		l.save()
+		return false, err
+	}
+	l.info.Refused, l.info.RefusedReason = "", ""
+	l.save()
+	return h.Digest != l.info.Current, nil
+}
+
 // Run supervises until ctx ends, and leaves the host as it is then: who ends ctx ends the host.
 func (l *Launcher) Run(ctx context.Context) {
-	l.State.Boot(l.Limits.MaxFailures)
+	if err := l.Limits.Check(); err != nil {
+		l.Report(fmt.Sprintf("error the launcher's limits make no sense and the usual ones are used: %v", err))
+		l.Limits = DefaultLimits
+	}
+	l.State.Boot(l.Limits)
 	row := 0 // failures in a row in this boot, of whichever host: what the delay grows with
 	for ctx.Err() == nil {
 		before := l.State.Current
-		h, ok := l.State.Next(l.Baked, l.Limits.MaxFailures)
+		h, ok := l.State.Next(l.Baked, l.Limits)
 		if !ok {
 			l.halt(ctx)
 			row = 0
@@ -111,11 +169,13 @@ func (l *Launcher) Run(ctx context.Context) {
 		}
 		if h.Digest != before {
 			l.Report(fmt.Sprintf("error host %s is given up (%s); going back to %s", short(before), l.last(before), short(h.Digest)))
-			l.save()
 			row = 0
 		}
-		if l.State.Trying(h, l.Clock.Now()) {
+		l.info.Current, l.info.Proven, l.info.Halted = h.Digest, false, ""
+		if l.State.Trying(h, l.Clock.Now()) || h.Digest != before {
 			l.save()
+		} else {
+			l.changed()
 		}
 		failed := l.once(ctx, h)
 		if ctx.Err() != nil {
@@ -126,7 +186,7 @@ func (l *Launcher) Run(ctx context.Context) {
 			continue
 		}
 		row++
-		if !l.wait(ctx, Delay(row, l.Limits, l.Random())) {
+		if !l.idle(ctx, l.Clock.After(Delay(row, l.Limits, l.Random()))) {
 			return
 		}
 	}
@@ -134,74 +194,22 @@ func (l *Launcher) Run(ctx context.Context) {
 
 // once starts h and watches it until it ends; it reports whether that was a failure.
 func (l *Launcher) once(ctx context.Context, h Host) (failed bool) {
-	log := l.Log.WithField("host", h.Digest)
+	if h.Digest != BakedIn {
+		if err := l.Verify(h); err != nil {
+			l.State.Damage(h, err.Error(), l.Clock.Now())
+			l.save()
+			l.Report(fmt.Sprintf("error host %s is not started: %v", short(h.Digest), err))
+			return true
+		}
+	}
 	in, err := l.Start(h)
 	if err != nil {
 		l.fail(h, err.Error())
 		return true
 	}
-	log.Info("host started")
-	ready := in.Ready()
-	timer := l.Clock.After(l.Limits.ReadyWithin)
-	why := ""
-	isReady, healthy := false, false
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-ready:
-			ready, isReady = nil, true
-			timer = l.Clock.After(l.Limits.HealthyAfter)
-			log.Info("host ready")
-			if l.OnReady != nil {
-				l.OnReady(h)
-			}
-		case <-timer:
-			timer = nil
-			if !isReady {
-				why = fmt.Sprintf("not ready within %s", l.Limits.ReadyWithin)
-				in.Kill()
-				continue
-			}
-			healthy = true
-			if l.State.Healthy(h) {
-				l.save()
-			}
-		case o := <-l.offers:
-			err := l.State.Offer(o.host, l.Limits.MaxFailures)
-			o.reply <- err
-			if err != nil {
-				l.Report("warning " + err.Error())
-				continue
-			}
-			l.save()
-			l.Report(fmt.Sprintf("host %s is replaced by %s", short(h.Digest), short(o.host.Digest)))
-			in.Kill()
-			<-in.Done()
-			if l.OnGone != nil {
-				l.OnGone(h)
-			}
-			return false
-		case <-in.Done():
-			if l.OnGone != nil {
-				l.OnGone(h)
-			}
-			if in.Asked() && why == "" {
-				if l.State.Stopped(h) {
-					l.save()
-				}
-				return false
-			}
-			if why == "" {
-				why = in.Reason()
-			}
-			if healthy {
-				log.WithField("reason", why).Warn("a healthy host ended")
-			}
-			l.fail(h, why)
-			return true
-		}
-	}
+	l.Log.WithField("host", h.Digest).Info("host started")
+	w := watch{l: l, h: h, in: in, timer: l.Clock.After(l.Limits.ReadyWithin)}
+	return w.run(ctx)
 }
 
 func (l *Launcher) fail(h Host, why string) {
@@ -209,44 +217,52 @@ func (l *Launcher) fail(h Host, why string) {
 	l.save()
 	// Report shows it; as an error of the log it would stand on the console twice.
 	l.Log.WithFields(logrus.Fields{"host": h.Digest, "failures": n, "reason": why}).Info("host failed")
-	l.Report(fmt.Sprintf("error host %s failed, %d of %d: %s", short(h.Digest), n, l.Limits.MaxFailures, why))
+	l.Report(fmt.Sprintf("error host %s failed, %d of %d: %s", short(h.Digest), n, l.State.find(h.Digest).limit(l.Limits), why))
 }
 
 // halt waits for a different host; nothing else helps any more.
 func (l *Launcher) halt(ctx context.Context) {
 	why := l.last(BakedIn)
 	l.Report(fmt.Sprintf("error the host of this release has failed %d times in a row and is not started again before the next boot: %s", l.Limits.MaxFailures, why))
+	l.info.Current, l.info.Halted = "", why
+	l.changed()
 	if l.OnHalt != nil {
 		l.OnHalt(why)
 	}
 	l.idle(ctx, nil)
 }
 
-// wait pauses between starts, and ends early when another host is offered. False: ctx has ended.
-func (l *Launcher) wait(ctx context.Context, d time.Duration) bool {
-	return l.idle(ctx, l.Clock.After(d))
-}
-
+// idle waits until over, while no host runs. It ends early when something was asked for that changes what is to run.
+// False: ctx has ended.
 func (l *Launcher) idle(ctx context.Context, over <-chan time.Time) bool {
 	for {
+		l.beat()
 		select {
 		case <-ctx.Done():
 			return false
 		case <-over:
 			return true
-		case o := <-l.offers:
-			err := l.State.Offer(o.host, l.Limits.MaxFailures)
-			o.reply <- err
-			if err == nil {
-				l.save()
+		case <-l.Clock.After(beatEvery):
+		case r := <-l.requests:
+			replace, err := r.do()
+			r.reply <- err
+			if replace && err == nil {
 				return true
 			}
 		}
 	}
 }
 
+func (l *Launcher) beat() {
+	if l.Beat != nil {
+		l.Beat()
+	}
+}
+
 func (l *Launcher) last(digest string) string {
-	if r := l.State.find(digest); r != nil && r.Last != "" {
+	if r := l.State.find(digest); r != nil && r.Damaged != "" {
+		return r.Damaged
+	} else if r != nil && r.Last != "" {
 		return r.Last
 	}
 	return "no reason is known"
@@ -256,6 +272,17 @@ func (l *Launcher) save() {
 	if err := l.Save(); err != nil {
 		l.Log.WithError(err).Error("save the launcher's state; failures are not counted across a reboot")
 	}
+	l.changed()
+}
+
+func (l *Launcher) changed() {
+	if l.OnChange == nil {
+		return
+	}
+	i := l.State.info(l.Limits)
+	i.Proven, i.Halted = l.info.Proven, l.info.Halted
+	i.Refused, i.RefusedReason, i.Answered = l.info.Refused, l.info.RefusedReason, l.info.Answered
+	l.OnChange(i)
 }
 
 // Delay is the pause before the start that follows failure number row in a row (from 1): doubled each time, capped, and

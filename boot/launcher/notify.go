@@ -7,15 +7,22 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"kingpost/internal/mesh"
 )
 
 // Message is what a host says on its notify socket (sd_notify(3)): lines of NAME=VALUE.
 type Message struct {
 	Ready, Stopping bool
-	Status          string
+	// Watchdog is set when it says that it is alive.
+	Watchdog bool
+	Status   string
 	// Successor is set when the host asks to be replaced: "KINGPOST_SUCCESSOR=DIGEST SHA256 PATH", the digest of the bundle,
-	// the SHA-256 of the program in hex, and its absolute path. The path comes last, since it may hold spaces.
+	// the SHA-256 of the program in hex, and its absolute path. The path comes last, since it may hold spaces. The digest
+	// "baked-in" stands alone.
 	Successor *Host
+	// Clear is the digest of a host that an operator lets out of quarantine: "KINGPOST_CLEAR=DIGEST".
+	Clear string
 }
 
 // maxMessage bounds a message, in bytes.
@@ -36,7 +43,20 @@ func ParseMessage(b []byte) (Message, error) {
 			m.Stopping = value == "1"
 		case "STATUS":
 			m.Status = value
+		case "WATCHDOG":
+			m.Watchdog = value == "1"
+		case "KINGPOST_CLEAR":
+			if value != BakedIn {
+				if err := mesh.CheckDigest(value); err != nil {
+					return m, fmt.Errorf("KINGPOST_CLEAR: %w", err)
+				}
+			}
+			m.Clear = value
 		case "KINGPOST_SUCCESSOR":
+			if value == BakedIn {
+				m.Successor = &Host{Digest: BakedIn}
+				continue
+			}
 			f := strings.SplitN(value, " ", 3)
 			if len(f) != 3 {
 				return m, fmt.Errorf("KINGPOST_SUCCESSOR is not DIGEST SHA256 PATH")

@@ -32,7 +32,7 @@ const EnvHostDigest = "KINGPOST_HOST_DIGEST"
 
 // hostScore keeps the kernel from killing the host when memory runs out, while there is anything else to kill. Who is
 // started by it must set its own.
-const hostScore = "-900"
+const hostScore = "-950"
 
 // hostLogSize bounds the file of what the host prints, in bytes.
 const hostLogSize = 1 << 20
@@ -56,12 +56,13 @@ type hostRunner struct {
 	seen    bool // a host has been ready in this boot
 	words   lastWords
 	letGo   func()
-	offer   func(launcher.Host)
+	asked   chan launcher.Message // what the host asks of the launcher
+	limits  launcher.Limits
 }
 
 func newHostRunner(p *pid1) *hostRunner {
 	h := &hostRunner{
-		p: p, letGo: func() {}, firstReady: make(chan struct{}),
+		p: p, letGo: func() {}, firstReady: make(chan struct{}), asked: make(chan launcher.Message, maxAsked),
 		file: &boundedFile{path: stateDir + "/host.log", max: hostLogSize},
 	}
 	r, w, err := os.Pipe()
@@ -84,14 +85,16 @@ type instance struct {
 	h        *hostRunner
 	child    *reaper.Child
 	ready    chan struct{}
+	fed      chan struct{} // of size 1
 	once     sync.Once
-	stopping bool // it said so, or was asked to; under hostRunner.mu
+	stopping bool // it said so; under hostRunner.mu
 }
 
 func (in *instance) Ready() <-chan struct{} { return in.ready }
+func (in *instance) Fed() <-chan struct{}   { return in.fed }
 func (in *instance) Done() <-chan struct{}  { return in.child.Done() }
 
-func (in *instance) Asked() bool {
+func (in *instance) Orderly() bool {
 	in.h.mu.Lock()
 	defer in.h.mu.Unlock()
 	ws := in.child.Status()
@@ -129,11 +132,6 @@ func (in *instance) Reason() string {
 
 // start starts a host; the launcher decides which.
 func (h *hostRunner) start(host launcher.Host) (launcher.Instance, error) {
-	if host.Digest != launcher.BakedIn {
-		if err := checkProgram(host.Path, host.SHA256); err != nil {
-			return nil, err
-		}
-	}
 	null, err := os.OpenFile("/dev/null", os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
@@ -149,6 +147,8 @@ func (h *hostRunner) start(host launcher.Host) (launcher.Instance, error) {
 			"PATH=/usr/sbin:/usr/bin",
 			"NOTIFY_SOCKET=" + notifySocket,
 			EnvHostDigest + "=" + host.Digest,
+			// sd_watchdog_enabled(3): within so long it must say that it is alive.
+			"WATCHDOG_USEC=" + strconv.FormatInt(h.limits.WatchdogWithin.Microseconds(), 10),
 		},
 		Files: []uintptr{null.Fd(), out, out},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
@@ -167,26 +167,26 @@ func (h *hostRunner) start(host launcher.Host) (launcher.Instance, error) {
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", child.PID), []byte(hostScore), 0o644); err != nil {
 		h.p.log.WithError(err).Warn("protect the host from running out of memory")
 	}
-	in := &instance{h: h, child: child, ready: make(chan struct{})}
+	in := &instance{h: h, child: child, ready: make(chan struct{}), fed: make(chan struct{}, 1)}
 	h.mu.Lock()
 	h.current = in
 	h.mu.Unlock()
 	return in, nil
 }
 
-// checkProgram checks a program on the data partition before it is started as root.
-func checkProgram(path, want string) error {
-	f, err := os.Open(path)
+// verify checks a program on the data partition before it is started as root.
+func verify(h launcher.Host) error {
+	f, err := os.Open(h.Path)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", launcher.ErrDamaged, err)
 	}
 	defer f.Close()
 	s := sha256.New()
 	if _, err := io.Copy(s, f); err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
+		return fmt.Errorf("%w: read %s: %w", launcher.ErrDamaged, h.Path, err)
 	}
-	if got := hex.EncodeToString(s.Sum(nil)); got != want {
-		return fmt.Errorf("%s has SHA-256 %.16s..., not %.16s... as it was delivered; it is not started", path, got, want)
+	if got := hex.EncodeToString(s.Sum(nil)); got != h.SHA256 {
+		return fmt.Errorf("%w: %s has SHA-256 %.16s..., not %.16s... as it was delivered", launcher.ErrDamaged, h.Path, got, h.SHA256)
 	}
 	return nil
 }
@@ -198,7 +198,6 @@ func (h *hostRunner) listen() {
 		h.mu.Lock()
 		in := h.current
 		mine := in != nil && in.child.PID == pid
-		offer := h.offer
 		h.mu.Unlock()
 		if err != nil {
 			h.p.log.WithError(err).Warn("a message of the host")
@@ -218,19 +217,43 @@ func (h *hostRunner) listen() {
 		if m.Ready {
 			in.once.Do(func() { close(in.ready) })
 		}
-		if m.Successor != nil && offer != nil {
-			go offer(*m.Successor)
+		if m.Watchdog {
+			select {
+			case in.fed <- struct{}{}:
+			default: // the launcher has not taken the last one yet, which says the same
+			}
+		}
+		if m.Successor != nil || m.Clear != "" {
+			select {
+			case h.asked <- m:
+			default:
+				h.p.log.Warn("the host asks for more than the launcher can take; it will ask again")
+			}
 		}
 	}
 }
 
-// offers passes a successor that a host delivers to l.
-func (h *hostRunner) offers(ctx context.Context, l *launcher.Launcher) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.offer = func(s launcher.Host) {
-		if err := l.Offer(ctx, s); err != nil && ctx.Err() == nil {
-			h.p.log.WithError(err).Warn("a successor of the host is refused")
+// maxAsked bounds what the host has asked for and the launcher has not taken yet.
+const maxAsked = 4
+
+// pass brings what the host asks for to l, one after the other, until ctx ends.
+func (h *hostRunner) pass(ctx context.Context, l *launcher.Launcher) {
+	for {
+		var m launcher.Message
+		select {
+		case <-ctx.Done():
+			return
+		case m = <-h.asked:
+		}
+		if m.Clear != "" {
+			if err := l.Clear(ctx, m.Clear); err != nil && ctx.Err() == nil {
+				h.p.log.WithError(err).Warn("a host is not cleared")
+			}
+		}
+		if m.Successor != nil {
+			if err := l.Offer(ctx, *m.Successor); err != nil && ctx.Err() == nil {
+				h.p.log.WithError(err).Warn("a successor of the host is refused")
+			}
 		}
 	}
 }

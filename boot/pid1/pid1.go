@@ -8,9 +8,7 @@ package pid1
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -23,7 +21,6 @@ import (
 
 	"kingpost/boot/console"
 	"kingpost/boot/initrd"
-	"kingpost/boot/launcher"
 	"kingpost/boot/reaper"
 	"kingpost/boot/timeline"
 	"kingpost/internal/atomicfile"
@@ -44,6 +41,7 @@ type pid1 struct {
 	reaper  *reaper.Reaper
 	host    *hostRunner
 	dog     watchdog
+	vitals  vitals
 	debug   bool // "kingpost.debug" on the command line: what only goes to the log goes to the console, too
 
 	mu   sync.Mutex
@@ -93,6 +91,8 @@ func (p *pid1) run() {
 		p.warn("exit records: %v", err)
 	}
 	p.reaper = r
+	p.vitals.begin()
+	r.Beat = p.vitals.reaper.beat
 	go r.Run(background, sigchld)
 
 	p.mounts()
@@ -165,6 +165,10 @@ func (p *pid1) loop(signals <-chan os.Signal, buttons <-chan string) string {
 		case <-giveUp:
 			return wanted
 		case <-feed.C:
+			if why := p.vitals.stalled(); why != "" {
+				p.starve(why)
+				continue
+			}
 			p.dog.feed(p.log)
 		case <-clock.C:
 			saveClock(time.Now(), p.log)
@@ -219,45 +223,6 @@ func (p *pid1) writeInfo() {
 	if err != nil {
 		p.log.WithError(err).Error("write what was found out while booting")
 	}
-}
-
-// launch runs the launcher until ctx ends, then ends the host.
-func (p *pid1) launch(ctx context.Context) {
-	path := stateDir + "/state.json"
-	file := &launcher.File{}
-	if b, err := os.ReadFile(path); err == nil {
-		f, err := launcher.ParseFile(b)
-		if err != nil {
-			p.log.WithError(err).Warn("the launcher starts afresh")
-		} else {
-			file = f
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		p.log.WithError(err).Warn("the launcher starts afresh")
-	}
-	l := launcher.New(launcher.Launcher{
-		Baked:  launcher.Host{Digest: launcher.BakedIn, Path: mesh.PathHost},
-		Limits: launcher.DefaultLimits,
-		State:  file.For(p.info.RootHash),
-		Save: func() error {
-			b, err := json.MarshalIndent(file, "", " ")
-			if err != nil {
-				return err
-			}
-			return atomicfile.Write(path, append(b, '\n'), 0o600)
-		},
-		Start:   p.host.start,
-		Clock:   wallClock{},
-		Random:  jitter(),
-		Log:     p.log,
-		Report:  func(s string) { p.console.Line("%s", s) },
-		OnReady: p.host.onReady,
-		OnGone:  p.host.onGone,
-		OnHalt:  p.onHalt,
-	})
-	p.host.offers(ctx, l)
-	l.Run(ctx)
-	p.host.end()
 }
 
 // booted is told by the first host that is ready.

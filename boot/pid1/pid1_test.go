@@ -3,6 +3,7 @@ package pid1
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"kingpost/boot/launcher"
 )
 
 func TestFloor(t *testing.T) {
@@ -151,20 +154,25 @@ func TestLastWords(t *testing.T) {
 	}
 }
 
-func TestCheckProgram(t *testing.T) {
+func TestVerify(t *testing.T) {
 	p := filepath.Join(t.TempDir(), "mesh-host")
 	if err := os.WriteFile(p, []byte("abc"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	const abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-	if err := checkProgram(p, abc); err != nil {
+	if err := verify(launcher.Host{Path: p, SHA256: abc}); err != nil {
 		t.Error(err)
 	}
 	if err := os.WriteFile(p, []byte("abd"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkProgram(p, abc); err == nil {
+	if err := verify(launcher.Host{Path: p, SHA256: abc}); !errors.Is(err, launcher.ErrDamaged) {
 		t.Error("a changed program is taken")
+	}
+	for name, path := range map[string]string{"absent": p + "x", "a folder": filepath.Dir(p)} {
+		if err := verify(launcher.Host{Path: path, SHA256: abc}); !errors.Is(err, launcher.ErrDamaged) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

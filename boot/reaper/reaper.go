@@ -21,6 +21,9 @@ import (
 
 // Reaper is the one who waits in this process.
 type Reaper struct {
+	// Beat is called at least every sweep as long as children are reaped; set before Run. May be nil.
+	Beat func()
+
 	records *records
 	log     logrus.FieldLogger
 
@@ -92,6 +95,9 @@ func (r *Reaper) Run(ctx context.Context, sigchld <-chan os.Signal) {
 	defer t.Stop()
 	for {
 		r.ReapAll()
+		if r.Beat != nil {
+			r.Beat()
+		}
 		select {
 		case <-ctx.Done():
 			return

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -104,12 +105,13 @@ func (o options) config(log *logrus.Logger) host.Config {
 		},
 		ParseNodeConfig: release.ParseNodeConfig,
 		ListenAPI:       o.listenAPI, ListenStore: o.listenStore, BrokerAddress: o.broker,
-		Network: o.onNode(),
-		Signal:  o.signal,
-		Notify:  sdnotify.Notifier{Socket: os.Getenv("NOTIFY_SOCKET")}.Send,
-		Digest:  digest(),
-		Log:     log,
-		Now:     time.Now,
+		Network:  o.onNode(),
+		Signal:   o.signal,
+		Notify:   sdnotify.Notifier{Socket: os.Getenv("NOTIFY_SOCKET")}.Send,
+		Digest:   digest(),
+		Watchdog: watchdog(),
+		Log:      log,
+		Now:      time.Now,
 	}
 }
 
@@ -123,6 +125,15 @@ func (o options) signal(action string) error {
 		sig = unix.SIGUSR2
 	}
 	return unix.Kill(1, sig)
+}
+
+// watchdog is within how long the launcher wants to hear from the host (sd_watchdog_enabled(3)); 0: it does not ask.
+func watchdog() time.Duration {
+	usec, err := strconv.ParseUint(os.Getenv("WATCHDOG_USEC"), 10, 40)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(usec) * time.Microsecond
 }
 
 // digest tells which host this is: a host that was delivered runs from its bundle, whose folder is named

@@ -64,11 +64,15 @@ func (p *proposal) check() error {
 	return nil
 }
 
-// place decides the nodes of the proposal: as asked, else where the module is, else the control-node.
+// place decides the nodes of the proposal: as asked, else where the module is, else the control-node; the host itself
+// is everywhere.
 func (p *proposal) place(w *world) ([]string, error) {
 	if p.placement == nil {
 		if m, ok := w.find(p.manifest.Module); ok && len(m.Placement) > 0 {
 			return m.Placement, nil
+		}
+		if p.manifest.Module == mesh.HostModule {
+			return w.nodeNames(), nil
 		}
 		return []string{w.control}, nil
 	}

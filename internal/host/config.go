@@ -22,6 +22,7 @@ type Paths struct {
 	Run        string // mesh.PathRun
 	Socket     string // mesh.PathHostSocket
 	Boot       string // mesh.PathBoot
+	Launcher   string // mesh.PathLauncher
 	ResolvConf string
 	Sys, Proc  string
 }
@@ -33,7 +34,7 @@ func PathsBelow(root string) Paths {
 	return Paths{
 		Release: at(mesh.PathRelease), Seed: at(mesh.PathSeed), NodeConfig: at(mesh.PathConfig),
 		Data: at(mesh.PathData), State: at(mesh.PathState), Run: at(mesh.PathRun),
-		Socket: at(mesh.PathHostSocket), Boot: at(mesh.PathBoot), ResolvConf: at("/run/resolv.conf"),
+		Socket: at(mesh.PathHostSocket), Boot: at(mesh.PathBoot), Launcher: at(mesh.PathLauncher), ResolvConf: at("/run/resolv.conf"),
 		Sys: "/sys", Proc: "/proc",
 	}
 }
@@ -71,6 +72,8 @@ type Config struct {
 	// Notify tells the launcher.
 	Notify func(lines ...string) error
 	Digest string // of the host that runs: "baked-in" or "sha256:..."
+	// Watchdog is within how long the launcher wants to hear that the host is alive; 0: it does not ask.
+	Watchdog time.Duration
 
 	Log *logrus.Logger
 	Now func() time.Time

@@ -22,6 +22,7 @@ import (
 	"kingpost/internal/host/route"
 	"kingpost/internal/host/sdnotify"
 	"kingpost/internal/host/storefront"
+	"kingpost/internal/host/successor"
 	"kingpost/internal/host/supervise"
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/tlsid"
@@ -35,6 +36,7 @@ type Host struct {
 	id       *identity.Authority
 	door     *door.Door
 	super    supervise.API
+	next     *successor.Successor
 	router   *route.Router
 	front    *storefront.Front
 	server   *api.Server
@@ -96,6 +98,8 @@ func New(cfg Config) (*Host, error) {
 			return err
 		}
 	}
+	h.next = successor.New(h.succession())
+	sc.Own = h.next
 	if h.super, err = cfg.Supervisor(sc); err != nil {
 		return nil, fmt.Errorf("start the supervisor: %w", err)
 	}
@@ -144,6 +148,10 @@ func (h *Host) Run(ctx context.Context) error {
 
 	run("api over TLS", func(ctx context.Context) error { return h.serveTLS(ctx, h.cfg.ListenAPI, handler) })
 	run("supervisor", h.super.Run)
+	run("successor", h.next.Run)
+	run("watchdog", func(ctx context.Context) error {
+		return successor.Watchdog(ctx, h.cfg.Watchdog, h.alive, h.cfg.Notify, h.cfg.Log)
+	})
 	run("store front", h.serveStore)
 	if h.cfg.Network {
 		if err := unix.Sethostname([]byte(h.Name())); err != nil {

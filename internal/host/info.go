@@ -39,6 +39,9 @@ func (h *Host) Node() hostapi.Node {
 		Host:     hostapi.HostInfo{Digest: h.cfg.Digest, PID: os.Getpid(), Since: h.started},
 		Warnings: slices.Clone(h.settings.Warnings),
 	}
+	if l, ok := h.launcher(); ok {
+		n.Host.Launcher = &l
+	}
 	if h.settings.Key != nil {
 		n.Claim = tlsid.Fingerprint(h.settings.Key)
 	}

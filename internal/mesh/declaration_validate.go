@@ -33,7 +33,9 @@ func (d *Declaration) Validate() error {
 	for i := range d.Resources {
 		r := &d.Resources[i]
 		path := "resources[" + strconv.Itoa(i) + "]"
-		if err := CheckModule(r.Module); err != nil {
+		if r.Module == HostModule {
+			r.validateHost(&p, path)
+		} else if err := CheckModule(r.Module); err != nil {
 			p.add(path+".module", "%s", err)
 			continue
 		}

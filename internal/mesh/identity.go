@@ -56,7 +56,7 @@ func ParseIdentity(s string) (Identity, error) {
 }
 
 // HostModule is the name under which a node's host acts as a component: the prefix of what it keeps in the
-// vault. No module may have it.
+// vault. The one module of that name declares the host itself, in the one form that Resource.validateHost takes.
 const HostModule = "host"
 
 // CheckModule accepts the names that a module may have: those of CheckName but HostModule.

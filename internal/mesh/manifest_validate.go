@@ -27,7 +27,11 @@ func DecodeManifest(r io.Reader) (Manifest, error) {
 // ("resources[2].volumes[0].path: ..."). Whether the artifacts that m names exist is not its question.
 func (m *Manifest) Validate() error {
 	var p problems
-	p.check("module", CheckModule(m.Module))
+	if m.Module != HostModule {
+		p.check("module", CheckModule(m.Module))
+	} else if len(m.Resources) != 1 {
+		p.add("resources", "the module %s has exactly one resource, the host: %s", HostModule, hostForm)
+	}
 	if len(m.Version) > 128 {
 		p.add("version", "is longer than 128 characters")
 	}
@@ -40,6 +44,9 @@ func (m *Manifest) Validate() error {
 		}
 		if r.Source != "" {
 			p.add(path+".source", "only a declaration carries it")
+		}
+		if m.Module == HostModule {
+			r.validateHost(&p, path)
 		}
 		set.add(path, m.Module, r)
 	}

@@ -13,9 +13,10 @@ const (
 	PathState   = PathData + "/lib/kingpost"
 	PathRun     = "/run/kingpost"
 
-	PathHostSocket = PathRun + "/host.sock" // the host's API, plain HTTP
-	PathExits      = PathRun + "/exits"     // ExitRecord files written by PID 1
-	PathBoot       = PathRun + "/boot.json" // BootInfo written by PID 1 before the launcher starts
+	PathHostSocket = PathRun + "/host.sock"     // the host's API, plain HTTP
+	PathExits      = PathRun + "/exits"         // ExitRecord files written by PID 1
+	PathBoot       = PathRun + "/boot.json"     // BootInfo written by PID 1 before the launcher starts
+	PathLauncher   = PathRun + "/launcher.json" // LauncherInfo written by PID 1 at every change
 
 	PathCgroups = "/sys/fs/cgroup/kingpost" // below it one cgroup per resource: MODULE.ID
 

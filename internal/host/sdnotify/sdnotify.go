@@ -13,6 +13,7 @@ import (
 const (
 	Ready    = "READY=1"
 	Stopping = "STOPPING=1"
+	Watchdog = "WATCHDOG=1"
 )
 
 // Notifier sends to one socket; with an empty Socket it sends nothing.

@@ -73,6 +73,9 @@ func (s *Supervisor) unit(key string) (*unit, error) {
 
 // Clear implements API.
 func (s *Supervisor) Clear(key string) error {
+	if d, ok := s.Declaration(); ok && key == mesh.HostKey && s.cfg.Own != nil && d.Host() != nil {
+		return s.cfg.Own.Clear()
+	}
 	u, err := s.unit(key)
 	if err != nil {
 		return err
@@ -286,8 +289,17 @@ func (s *Supervisor) references() map[reference]bool {
 	for _, u := range s.units {
 		units = append(units, u)
 	}
+	decl := s.decl
 	s.mu.Unlock()
 	keep := map[reference]bool{}
+	if s.cfg.Own != nil {
+		for _, d := range s.cfg.Own.Keep() {
+			keep[reference{mesh.ArtifactBundle, d}] = true
+		}
+	}
+	if decl != nil && decl.Host() != nil {
+		keep[reference{mesh.ArtifactBundle, decl.Host().Digest}] = true
+	}
 	for _, u := range units {
 		u.mu.Lock()
 		specs := append([]*spec{u.want, u.active}, u.beside...)

@@ -55,6 +55,9 @@ func specsOf(d *mesh.Declaration) map[string]*spec {
 	}
 	for i := range d.Resources {
 		r := &d.Resources[i]
+		if r.Module == mesh.HostModule {
+			continue // the launcher's, see Own
+		}
 		sp := &spec{Declared: *r, Mesh: d.Mesh, Node: d.Node}
 		for _, m := range r.Files {
 			if f := files[r.Module+"/"+m.File]; f != nil {

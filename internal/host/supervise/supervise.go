@@ -45,6 +45,8 @@ type Config struct {
 	// Store reaches the artifact store where no resource here holds the store seat. The URL's host is
 	// ignored by a RoundTripper that dials a socket. Nil: only a store that runs here is used.
 	Store func() (http.RoundTripper, string, error)
+	// Own is the host's own resource. Nil: it is not looked after.
+	Own Own
 	// Probes ask the holders of seats that serve no verbs whether they work. They are the health checks of
 	// kind seat for these; holders of all other seats are asked their ping.
 	Probes map[string]func(context.Context) error
@@ -87,6 +89,10 @@ type API interface {
 	SetSeed(enabled bool)
 	// Logs reads the log of a resource ("MODULE/ID") or, interleaved as written, of a whole module ("MODULE").
 	Logs(ctx context.Context, key string, o LogOptions) (io.ReadCloser, error)
+	// FetchBundle has the files of a bundle on disk, checked, and returns their folder and list.
+	FetchBundle(ctx context.Context, name, digest string, source mesh.Source) (dir string, files *mesh.BundleConfig, err error)
+	// OwnChanged says that what Config.Own observes has changed.
+	OwnChanged()
 	// AccountOf is the module whose account has this uid.
 	AccountOf(uid int) (module string, ok bool)
 }

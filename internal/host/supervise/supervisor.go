@@ -367,6 +367,7 @@ func (s *Supervisor) status(usage bool) hostapi.Status {
 		out.Declared = s.decl.Version
 	}
 	out.Settled = s.decl != nil
+	decl := s.decl
 	keys := append([]string(nil), s.order...)
 	units := make(map[string]*unit, len(s.units))
 	var extra []string
@@ -376,9 +377,14 @@ func (s *Supervisor) status(usage bool) hostapi.Status {
 	}
 	s.mu.Unlock()
 	out.Applied = s.state.applied()
+	own, ownSettled := s.own(decl)
+	out.Settled = out.Settled && ownSettled
 	sort.Strings(extra)
 	for _, k := range append(keys, extra...) {
 		u := units[k]
+		if k == mesh.HostKey && own != nil {
+			out.Resources = append(out.Resources, *own)
+		}
 		if u == nil {
 			continue
 		}

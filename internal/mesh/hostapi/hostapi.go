@@ -58,6 +58,8 @@ type HostInfo struct {
 	Digest string    `json:"digest"` // "baked-in" or a bundle digest
 	PID    int       `json:"pid"`
 	Since  time.Time `json:"since"`
+	// Launcher is what the launcher knows of this and other hosts; nil where there is none.
+	Launcher *mesh.LauncherInfo `json:"launcher,omitempty"`
 }
 
 // Status is declared beside observed.
