@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"kingpost/internal/host/privnet"
 )
 
 // Containers are run by an OCI runtime, runc, in two steps: create, which makes everything and waits, and
@@ -62,6 +64,7 @@ func (s *Supervisor) startContainer(ctx context.Context, l *launch) (p *proc, er
 	defer func() {
 		if err != nil {
 			_ = s.cgroups.kill(name, 5*time.Second)
+			s.disconnect(name)
 			_ = s.cleanContainer(ctx, name)
 		}
 	}()
@@ -118,7 +121,7 @@ func (s *Supervisor) startContainer(ctx context.Context, l *launch) (p *proc, er
 		return nil, fmt.Errorf("take hold of process %d: %w", pid, err)
 	}
 	if l.sp.private() {
-		if r.Address, err = s.network.attach(l.sp, pid); err != nil {
+		if r.Address, err = s.network.Attach(endpoint(&r), pid); err != nil {
 			p.close()
 			return nil, err
 		}
@@ -132,6 +135,13 @@ func (s *Supervisor) startContainer(ctx context.Context, l *launch) (p *proc, er
 		return nil, err
 	}
 	return p, nil
+}
+
+// disconnect takes a container's name, addresses and ports away.
+func (s *Supervisor) disconnect(name string) {
+	if err := s.network.Detach(name); err != nil {
+		s.warn("%v", err)
+	}
 }
 
 // cleanContainer removes what the runtime and the overlay have left of a container that has ended, or never began.
@@ -195,6 +205,7 @@ func (s *Supervisor) mountOverlay(name, lower, at string) error {
 
 // containerEtc writes the instance's hosts, hostname and resolver files.
 func (l *launch) containerEtc() error {
+	s := l.s
 	host := l.sp.Node
 	if l.sp.private() {
 		host = l.sp.ID + "-" + l.sp.Module
@@ -207,9 +218,9 @@ func (l *launch) containerEtc() error {
 		"hostname": host + "\n",
 	}
 	if l.sp.private() {
-		texts["hosts"] += l.s.network.gateway().String() + " host.kingpost.internal\n"
-	}
-	if b, err := os.ReadFile("/etc/resolv.conf"); err == nil {
+		texts["hosts"] += privnet.Gateway().String() + " host." + privnet.Suffix + "\n" + privnet.Gateway6().String() + " host." + privnet.Suffix + "\n"
+		texts["resolv.conf"] = s.network.ResolvConf()
+	} else if b, err := os.ReadFile(s.cfg.ResolvConf); err == nil {
 		texts["resolv.conf"] = string(b)
 	} else {
 		texts["resolv.conf"] = ""

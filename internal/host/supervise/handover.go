@@ -36,13 +36,6 @@ func exclusive(old, next *spec, listens []string) string {
 			return "both have the volume " + m.Volume + ", which is written"
 		}
 	}
-	for _, a := range old.Ports {
-		for _, b := range next.Ports {
-			if a.Host == b.Host && (a.Protocol == "udp") == (b.Protocol == "udp") {
-				return fmt.Sprintf("both publish port %d", a.Host)
-			}
-		}
-	}
 	if len(listens) > 0 && !next.private() {
 		return "the old one listens on " + strings.Join(listens, ", ")
 	}

@@ -72,20 +72,7 @@ func (m machine) start(ctx context.Context, sp *spec, st *stored, restarts int, 
 		return nil, err
 	}
 	r.Spec = sp
-	return m.take(r, p), nil
-}
-
-// take makes a workload of a process that runs, and publishes its ports.
-func (m machine) take(r *runRecord, p *proc) *task {
-	t := &task{s: m.s, run: r, proc: p}
-	if r.Address.IsValid() {
-		unpublish, err := m.s.publish(r.Spec.Key(), r.Spec.Ports, r.Address)
-		if err != nil {
-			m.s.warn("%v", err)
-		}
-		t.unpublish = unpublish
-	}
-	return t
+	return &task{s: s, run: r, proc: p}, nil
 }
 
 func (m machine) clean(ctx context.Context, sp *spec) { m.s.clean(ctx, sp) }
@@ -106,6 +93,11 @@ func (m machine) follow(ctx context.Context) error {
 		f.Close()
 	}
 	m.s.held = nil
+	m.s.wg.Go(func() {
+		if err := m.s.network.Run(ctx); err != nil {
+			m.s.warn("%v", err)
+		}
+	})
 	if err := m.s.exits.run(ctx); err != nil {
 		return fmt.Errorf("%w; the exit codes of workloads are read late", err)
 	}
@@ -142,9 +134,11 @@ func (m machine) running(ctx context.Context) []workload {
 		}
 		found[e.Name()] = true
 		if r.Address.IsValid() {
-			_, _ = s.network.take(r.Spec.Key(), r.Address)
+			if err := s.network.Adopt(endpoint(r)); err != nil {
+				s.warn("%v", err)
+			}
 		}
-		out = append(out, m.take(r, p))
+		out = append(out, &task{s: s, run: r, proc: p})
 	}
 	s.sweep(ctx, found)
 	return out
@@ -152,18 +146,23 @@ func (m machine) running(ctx context.Context) []workload {
 
 // task is a workload of a real node.
 type task struct {
-	s         *Supervisor
-	run       *runRecord
-	proc      *proc
-	unpublish func()
-	let       sync.Once
+	s    *Supervisor
+	run  *runRecord
+	proc *proc
+	let  sync.Once
 }
 
 var _ workload = (*task)(nil)
 
 func (t *task) record() *runRecord { return t.run }
 
-func (t *task) keep() error { return t.run.write(t.s.rundir(t.run.Spec.name()).record()) }
+func (t *task) keep() error {
+	err := t.run.write(t.s.rundir(t.run.Spec.name()).record())
+	if t.run.Address.IsValid() && !t.run.Trial {
+		err = errors.Join(err, t.s.network.Promote(t.run.Spec.name()))
+	}
+	return err
+}
 
 func (t *task) limit(from, to *spec) error {
 	if from.Critical != to.Critical {
@@ -198,18 +197,13 @@ func (t *task) check(ctx context.Context, h *mesh.Health) error {
 }
 
 func (t *task) release() {
-	t.let.Do(func() {
-		if t.unpublish != nil {
-			t.unpublish()
-		}
-		t.proc.close()
-	})
+	t.let.Do(t.proc.close)
 }
 
 func (t *task) remove(ctx context.Context) {
 	t.release()
 	if t.run.Address.IsValid() {
-		t.s.network.release(t.run.Address)
+		t.s.disconnect(t.run.Spec.name())
 	}
 	t.s.clean(ctx, t.run.Spec)
 	t.s.exits.drop(procID{t.run.PID, t.run.Start})

@@ -8,10 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"unsafe"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"kingpost/internal/mesh"
@@ -19,7 +21,7 @@ import (
 
 // The tests that run workloads need root and a stand-in for PID 1. So the test program starts itself
 // twice: first as that stand-in, a subreaper in a mount namespace of its own whose /sys/fs/cgroup is cgroup
-// v2, which then starts the tests; and as the stub.
+// v2, which then starts the tests, in a network of their own; and as the stub.
 const (
 	envRole  = "KINGPOST_TEST_ROLE"
 	envExits = "KINGPOST_TEST_EXITS"
@@ -29,10 +31,27 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "exec" && os.Getenv(envRole) == "stub" {
 		os.Exit(ExecMain(os.Args[2:]))
 	}
+	if os.Getenv(envRole) == "tests" {
+		// The first thread keeps to the tests' own network: one that ends in another takes the process's view along.
+		runtime.LockOSThread()
+		if err := loopbackUp(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
 	if os.Getenv(envRole) == "tests" || os.Geteuid() != 0 {
 		os.Exit(m.Run())
 	}
 	os.Exit(standIn())
+}
+
+// loopbackUp sets up the loopback of a new network.
+func loopbackUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(lo)
 }
 
 // standIn is PID 1 as far as the host can tell.
@@ -50,7 +69,7 @@ func standIn() int {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), envRole+"=tests", envExits+"="+dir)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET}
 	if err := cmd.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

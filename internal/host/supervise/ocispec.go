@@ -39,6 +39,18 @@ func (l *launch) ociSpec(rootfs string) (*specs.Spec, error) {
 	if sp.private() {
 		namespaces = append(namespaces, specs.LinuxNamespace{Type: specs.NetworkNamespace}, specs.LinuxNamespace{Type: specs.UTSNamespace})
 	}
+	var sysctl map[string]string
+	if sp.private() {
+		sysctl = map[string]string{
+			// Nothing that is declared runs as root, and the ports are the container's own.
+			"net.ipv4.ip_unprivileged_port_start": "0",
+			// It has its way out; who sends router advertisements there would be another container.
+			"net.ipv6.conf.default.accept_ra": "0",
+		}
+		if !exists("/proc/sys/net/ipv6") {
+			delete(sysctl, "net.ipv6.conf.default.accept_ra")
+		}
+	}
 	return &specs.Spec{
 		Version: "1.0.2",
 		Root:    &specs.Root{Path: rootfs},
@@ -59,6 +71,7 @@ func (l *launch) ociSpec(rootfs string) (*specs.Spec, error) {
 		Linux: &specs.Linux{
 			CgroupsPath: l.s.cgroups.relative(sp.name()),
 			Namespaces:  namespaces,
+			Sysctl:      sysctl,
 			Resources:   &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}},
 			MaskedPaths: []string{
 				"/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",

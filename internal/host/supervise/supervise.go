@@ -32,6 +32,7 @@ type Config struct {
 	Seed            string // mesh.PathSeed, an OCI image layout
 	Runc            string // mesh.PathRunc
 	HostSocket      string // mesh.PathHostSocket
+	ResolvConf      string // /etc/resolv.conf: whom the node asks for names
 	// Stub is the command that ends up in ExecMain; the spec's path is appended. Default: this program with "exec".
 	Stub []string
 

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kingpost/internal/atomicfile"
+	"kingpost/internal/host/privnet"
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/artifact"
 	"kingpost/internal/mesh/hostapi"
@@ -33,7 +34,7 @@ type Supervisor struct {
 	cgroups  *cgroups
 	exits    *exits
 	content  *content
-	network  *bridge
+	network  *privnet.Network
 
 	mu       sync.Mutex
 	decl     *mesh.Declaration
@@ -104,7 +105,7 @@ func (s *Supervisor) openMachine(host string) (err error) {
 	}
 	s.content = &content{dir: s.cfg.State, seed: s.seedSource, store: s.storeSource, warn: s.warn}
 	s.content.clean()
-	s.network = newBridge()
+	s.network = privnet.New(privnet.Config{ResolvConf: s.cfg.ResolvConf, Log: s.cfg.Log})
 	// PID 1 lets go of the log pipes as soon as the host says that it is ready, which may be before Run: what a
 	// workload that has ended left in one would be lost.
 	fifos, _ := filepath.Glob(filepath.Join(s.cfg.Run, "log", "*.fifo"))
@@ -128,6 +129,7 @@ func (c Config) withDefaults() Config {
 	def(&c.Cgroups, mesh.PathCgroups)
 	def(&c.Seed, mesh.PathSeed)
 	def(&c.Runc, mesh.PathRunc)
+	def(&c.ResolvConf, "/etc/resolv.conf")
 	def(&c.HostSocket, mesh.PathHostSocket)
 	if len(c.Stub) == 0 {
 		c.Stub = []string{"/proc/self/exe", "exec"}

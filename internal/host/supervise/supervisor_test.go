@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"kingpost/internal/mesh"
@@ -353,38 +350,6 @@ func TestStoreNotThere(t *testing.T) {
 	d.Source = mesh.SourceAny
 	n.declare(d)
 	n.settled()
-}
-
-func TestPrivateNetwork(t *testing.T) {
-	t.Cleanup(func() {
-		if l, err := netlink.LinkByName(bridgeName); err == nil {
-			_ = netlink.LinkDel(l)
-		}
-	})
-	n := newNode(t)
-	d := n.container("a", "tcp")
-	d.Network = "private"
-	d.Ports = []mesh.Port{{Host: 28473, Container: 8080}}
-	d.Health = &mesh.Health{TCP: "127.0.0.1:8080", Start: mesh.Duration(10 * time.Second)}
-	n.declare(d)
-	n.settled()
-	say := func() {
-		t.Helper()
-		c, err := net.DialTimeout("tcp", "127.0.0.1:28473", 3*time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		b, _ := io.ReadAll(c)
-		if string(b) != "hello from inside\n" {
-			t.Errorf("got %q", b)
-		}
-	}
-	say()
-	n.stop()
-	n.start()
-	n.state("m/a", "healthy")
-	say()
 }
 
 func TestHealthCommand(t *testing.T) {

@@ -2,13 +2,16 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
+	"sort"
 	"strconv"
 	"strings"
 	"syscall"
@@ -43,6 +46,8 @@ func main() {
 		}
 	case "look":
 		look()
+	case "net":
+		network()
 	case "tcp":
 		l, err := net.Listen("tcp", ":8080")
 		check(err)
@@ -54,6 +59,75 @@ func main() {
 			c.Close()
 		}
 	}
+}
+
+// network greets whoever connects to port 8080 and sends back what it says, sends back datagrams, and does at port 8081
+// what it is told: "dial NETWORK ADDRESS" or "lookup NAME".
+func network() {
+	name, _ := os.Hostname()
+	l, err := net.Listen("tcp", ":8080")
+	check(err)
+	c, err := net.ListenPacket("udp", ":8080")
+	check(err)
+	orders, err := net.Listen("tcp", ":8081")
+	check(err)
+	fmt.Println("listening")
+	go func() {
+		buf := make([]byte, 1500)
+		for {
+			n, from, err := c.ReadFrom(buf)
+			check(err)
+			_, _ = c.WriteTo(append([]byte(name+" heard "), buf[:n]...), from)
+		}
+	}()
+	go accept(orders, func(c net.Conn) {
+		line, _ := bufio.NewReader(c).ReadString('\n')
+		fmt.Fprintln(c, obey(strings.Fields(line)))
+	})
+	accept(l, func(c net.Conn) {
+		fmt.Fprintf(c, "%s greets %s\n", name, c.RemoteAddr())
+		_, _ = io.Copy(c, c)
+	})
+}
+
+func accept(l net.Listener, serve func(net.Conn)) {
+	for {
+		c, err := l.Accept()
+		check(err)
+		go func() {
+			defer c.Close()
+			serve(c)
+		}()
+	}
+}
+
+func obey(words []string) string {
+	if len(words) == 2 && words[0] == "lookup" {
+		addrs, err := net.LookupHost(words[1])
+		if err != nil {
+			return "error: " + err.Error()
+		}
+		sort.Strings(addrs)
+		return strings.Join(addrs, " ")
+	}
+	if len(words) != 3 || words[0] != "dial" {
+		return "error: what?"
+	}
+	c, err := net.DialTimeout(words[1], words[2], 2*time.Second)
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(2 * time.Second))
+	if strings.HasPrefix(words[1], "udp") {
+		fmt.Fprint(c, "hello")
+	}
+	buf := make([]byte, 1500)
+	n, err := c.Read(buf)
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	return strings.TrimSpace(string(buf[:n]))
 }
 
 func check(err error) {
