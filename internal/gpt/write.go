@@ -152,11 +152,7 @@ func Grow(f File, size int64, sectorSize int, sync func() error) (*Table, error)
 		return t, nil
 	}
 	t.FromBackup = false
-	bootCode := make([]byte, 440)
-	if n, err := f.ReadAt(bootCode, 0); n < len(bootCode) {
-		return nil, fmt.Errorf("grow partition table: read MBR: %w", err)
-	}
-	if err := writeTable(f, t, bootCode, sync); err != nil {
+	if err := Rewrite(f, t, sync); err != nil {
 		return nil, fmt.Errorf("grow partition table: %w", err)
 	}
 	// What is left of the old backup would be taken for a table if the disk were ever cut to its old size. It is
@@ -168,4 +164,17 @@ func Grow(f File, size int64, sectorSize int, sync func() error) (*Table, error)
 		}
 	}
 	return t, nil
+}
+
+// Rewrite writes t, which Read gave and which may have been changed since, over the table of its disk. Writes go in the
+// order that leaves a valid table at every cut: backup, sync, primary, sync. Boot code in the MBR stays. sync may be nil.
+func Rewrite(f File, t *Table, sync func() error) error {
+	bootCode := make([]byte, 440)
+	if n, err := f.ReadAt(bootCode, 0); n < len(bootCode) {
+		return fmt.Errorf("rewrite partition table: read MBR: %w", err)
+	}
+	if err := writeTable(f, t, bootCode, sync); err != nil {
+		return fmt.Errorf("rewrite partition table: %w", err)
+	}
+	return nil
 }

@@ -109,10 +109,12 @@ func New(cfg Config) (*Host, error) {
 	}
 	h.id.SetVault(h.keeper())
 	h.front = storefront.New(storefront.Config{Door: h.door, Caller: api.CallerOf, Dial: h.dialStore, Log: cfg.Log})
-	h.net = network.New(network.Config{
-		DHCP: h.settings.Network.DHCP == nil || *h.settings.Network.DHCP, Hostname: h.Name,
+	if h.net, err = network.New(network.Config{
+		Settings: h.settings.Network, Hostname: h.Name,
 		ResolvConf: cfg.Paths.ResolvConf, Sys: cfg.Paths.Sys, Proc: cfg.Paths.Proc, Log: cfg.Log, Now: cfg.Now,
-	})
+	}); err != nil {
+		return nil, fmt.Errorf("node.yaml: %w", err)
+	}
 	h.server = api.New(api.Config{
 		Door: h.door, Supervisor: h.super, Router: h.router, Raises: h.raises, Store: h.front,
 		Node: h.Node, Power: h.Power, Log: cfg.Log, Now: cfg.Now,

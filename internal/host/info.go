@@ -51,6 +51,7 @@ func (h *Host) Node() hostapi.Node {
 	if n.Boot.Clock != "" {
 		n.Warnings = append(n.Warnings, "clock: "+n.Boot.Clock)
 	}
+	n.Warnings = append(n.Warnings, h.net.Warnings()...)
 	n.Warnings = append(n.Warnings, n.Boot.Warnings...)
 	if n.Addresses == nil {
 		n.Addresses = []string{}

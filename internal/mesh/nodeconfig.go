@@ -10,11 +10,6 @@ type NodeConfig struct {
 	Mesh    MeshConfig     `yaml:"mesh,omitempty" json:"mesh,omitzero"`
 }
 
-// NetworkConfig is the network of a node. DHCP is nil for "not said", which means true.
-type NetworkConfig struct {
-	DHCP *bool `yaml:"dhcp,omitempty" json:"dhcp,omitempty"`
-}
-
 // InstallConfig selects the disk that a node installs itself onto.
 type InstallConfig struct {
 	Disk DiskSelector `yaml:"disk" json:"disk"`

@@ -50,8 +50,11 @@ func parseNodeConfig(data []byte) (c mesh.NodeConfig, err error) {
 		{"$.mesh.join", checkJoin(c.Mesh.Join)},
 	} {
 		if check.err != nil {
-			return c, fmt.Errorf("%s%s: %w", position(data, check.path), strings.TrimPrefix(check.path, "$."), check.err)
+			return c, place(data, check.path, check.err)
 		}
+	}
+	if f := checkNetwork(c.Network); f != nil {
+		return c, place(data, f.path, f.err)
 	}
 	return c, nil
 }
@@ -105,6 +108,11 @@ func checkJoin(j *mesh.JoinConfig) error {
 		return fmt.Errorf("this is no token; paste it whole and in one line") // the token itself is a secret
 	}
 	return nil
+}
+
+// place is err with where in data the value at path is.
+func place(data []byte, path string, err error) error {
+	return fmt.Errorf("%s%s: %w", position(data, path), strings.TrimPrefix(path, "$."), err)
 }
 
 // position says where in data the value at path is: "[3:8] ", as the YAML decoder's own errors do.

@@ -194,6 +194,7 @@ func TestParseNodeConfigRefuses(t *testing.T) {
 }
 
 func FuzzParseNodeConfig(f *testing.F) {
+	f.Add([]byte(networkExample))
 	f.Add([]byte("hostname: alpha\nnetwork: { dhcp: true }\nmesh: { raise: home }\n"))
 	f.Add([]byte("a: &x [*x, *x]\nclaim: " + testClaim(f)))
 	f.Fuzz(func(t *testing.T, b []byte) {

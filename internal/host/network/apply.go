@@ -3,6 +3,7 @@ package network
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kingpost/internal/atomicfile"
+	"kingpost/internal/mesh"
 )
 
 // protocolDHCP marks the routes that are ours (RTPROT_DHCP of rtnetlink).
@@ -33,6 +35,8 @@ func (m *Manager) apply(l *link, ack *dhcpv4.DHCPv4, life time.Duration) (*net.I
 	if err := netlink.AddrReplace(nl, &netlink.Addr{IPNet: n, ValidLft: secs, PreferedLft: secs}); err != nil {
 		return nil, fmt.Errorf("give %s to %s: %w", n, l.name, err)
 	}
+	// One of an earlier lease is somebody else's by now, or soon: a host before this one may have left it.
+	m.removeLeased(nl, n.IP)
 	var errs []error
 	for _, r := range routesOf(ack) {
 		r.LinkIndex, r.Src, r.Protocol, r.Priority = l.index, n.IP, protocolDHCP, 100+l.index
@@ -48,7 +52,7 @@ func (m *Manager) apply(l *link, ack *dhcpv4.DHCPv4, life time.Duration) (*net.I
 	if err := errors.Join(errs...); err != nil {
 		m.cfg.Log.WithError(err).WithField("link", l.name).Warn("network: not every route of the lease can be used")
 	}
-	return n, m.setResolver(l.index, resolverOf(ack))
+	return n, m.offers(l.index, resolverOf(ack), timeServersOf(ack))
 }
 
 // withdraw takes away what a lease gave.
@@ -59,16 +63,23 @@ func (m *Manager) withdraw(l *link) {
 				netlink.RouteDel(&r) // it may have gone with its address
 			}
 		}
-		if addrs, err := netlink.AddrList(nl, unix.AF_INET); err == nil {
-			for _, a := range addrs {
-				if a.ValidLft > 0 && a.ValidLft < 1<<31-1 { // one with an end is ours
-					netlink.AddrDel(nl, &a) // it may have ended by itself
-				}
-			}
-		}
+		m.removeLeased(nl, nil)
 	}
-	if err := m.setResolver(l.index, resolver{}); err != nil {
+	if err := m.offers(l.index, resolver{}, nil); err != nil {
 		m.cfg.Log.WithError(err).Warn("network: resolv.conf")
+	}
+}
+
+// removeLeased removes the addresses that came by a lease, all but one: those that end.
+func (m *Manager) removeLeased(nl netlink.Link, but net.IP) {
+	addrs, err := netlink.AddrList(nl, unix.AF_INET)
+	if err != nil {
+		return
+	}
+	for _, a := range addrs {
+		if a.ValidLft > 0 && a.ValidLft < 1<<31-1 && !a.IP.Equal(but) {
+			netlink.AddrDel(nl, &a) // it may have ended by itself
+		}
 	}
 }
 
@@ -114,7 +125,7 @@ func routesOf(ack *dhcpv4.DHCPv4) []netlink.Route {
 // resolver is what one link says about names.
 type resolver struct {
 	servers []string
-	search  string
+	search  []string
 }
 
 func resolverOf(ack *dhcpv4.DHCPv4) resolver {
@@ -125,7 +136,7 @@ func resolverOf(ack *dhcpv4.DHCPv4) resolver {
 		}
 	}
 	if d := strings.TrimRight(ack.DomainName(), "."); plainDomain(d) {
-		r.search = d
+		r.search = []string{d}
 	}
 	return r
 }
@@ -143,33 +154,45 @@ func plainDomain(s string) bool {
 	return true
 }
 
-// setResolver writes resolv.conf from all links, in the order of their index.
-func (m *Manager) setResolver(index int, r resolver) error {
+// timeServersOf reads the time servers that a DHCP server names (RFC 2132, section 8.3).
+func timeServersOf(ack *dhcpv4.DHCPv4) []string {
+	var out []string
+	for _, ip := range ack.NTPServers() {
+		if ip = ip.To4(); ip != nil && ip.IsGlobalUnicast() && !ip.Equal(net.IPv4bcast) && len(out) < mesh.MaxNTP {
+			out = append(out, ip.String())
+		}
+	}
+	return out
+}
+
+// offers keeps what one link says of servers, and writes resolv.conf from all links.
+func (m *Manager) offers(index int, r resolver, ntp []string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.dns[index] = r
+	m.dns[index], m.ntp[index] = r, ntp
+	m.tell()
 	if err := atomicfile.Write(m.cfg.ResolvConf, resolvConf(m.dns), 0o644); err != nil {
 		return fmt.Errorf("name servers: %w", err)
 	}
 	return nil
 }
 
+// indexes are the keys in order: node.yaml, then the links.
+func indexes[V any](of map[int]V) []int { return slices.Sorted(maps.Keys(of)) }
+
 // resolvConf is resolv.conf(5): at most three servers count there.
 func resolvConf(dns map[int]resolver) []byte {
-	indexes := make([]int, 0, len(dns))
-	for i := range dns {
-		indexes = append(indexes, i)
-	}
-	slices.Sort(indexes)
 	var servers, search []string
-	for _, i := range indexes {
+	for _, i := range indexes(dns) {
 		for _, s := range dns[i].servers {
-			if !slices.Contains(servers, s) && len(servers) < 3 {
+			if !slices.Contains(servers, s) && len(servers) < mesh.MaxDNS {
 				servers = append(servers, s)
 			}
 		}
-		if d := dns[i].search; d != "" && !slices.Contains(search, d) && len(search) < 6 {
-			search = append(search, d)
+		for _, d := range dns[i].search {
+			if !slices.Contains(search, d) && len(search) < mesh.MaxSearch {
+				search = append(search, d)
+			}
 		}
 	}
 	var b strings.Builder

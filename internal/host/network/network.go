@@ -1,11 +1,13 @@
-// Package network brings a node onto its networks: every Ethernet link up, an IPv4 address by DHCP
-// (RFC 2131) on each, resolv.conf from what the servers say; IPv6 is left to the kernel (SLAAC).
+// Package network brings a node onto its networks as node.yaml says: every Ethernet link up; addresses, routes, VLANs
+// and bonds that are written there; where nothing is, an IPv4 address by DHCP (RFC 2131); resolv.conf from both. IPv6
+// router advertisements are left to the kernel (SLAAC).
 //
 // It never blocks anybody: a node without a network works all the same, and one that gets its network
-// later starts to use it then. It never touches a link without a device behind it, since those belong
-// to containers.
+// later starts to use it then. It never touches a link without a device behind it that it has not made itself, since
+// those belong to containers.
 //
-// Start with Manager.Run; lease.go is one link's life, apply.go what a lease changes in the kernel.
+// Start with Manager.Run. settings.go is what node.yaml says, roles.go decides what each link is for, links.go does it,
+// static.go gives what is written, lease.go is the life of a lease and apply.go what one changes in the kernel.
 package network
 
 import (
@@ -21,41 +23,63 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"kingpost/internal/mesh"
 )
 
 // Config is what a Manager is made of.
 type Config struct {
-	DHCP bool
+	// Settings is the network part of node.yaml, as it was checked there.
+	Settings mesh.NetworkConfig
 	// Hostname is told to the DHCP servers; empty: nothing is.
 	Hostname   func() string
 	ResolvConf string // "/run/resolv.conf"
 	Sys        string // "/sys"
 	Proc       string // "/proc"
 	Log        logrus.FieldLogger
-	Now        func() time.Time
+	Now        func() time.Time // with a monotonic part, as time.Now
 }
 
 // Manager keeps the links of a node.
 type Manager struct {
-	cfg Config
+	cfg      Config
+	settings settings
 
-	mu    sync.Mutex
-	links map[int]*link // by index
-	dns   map[int]resolver
+	mu       sync.Mutex
+	known    map[int]*linkInfo // by index, every link that counts
+	links    map[int]*link     // by index, those that are looked after
+	dns      map[int]resolver
+	ntp      map[int][]string
+	warnings []string
+	made     map[string]string // what could not be made, and why
+	changed  chan struct{}     // closed when addresses or servers may have changed
 }
+
+// staticIndex is the place of what node.yaml itself says among the links, before all of them.
+const staticIndex = -1
 
 // New makes a Manager; nothing happens until Run.
-func New(cfg Config) *Manager {
-	return &Manager{cfg: cfg, links: map[int]*link{}, dns: map[int]resolver{}}
+func New(cfg Config) (*Manager, error) {
+	s, err := parse(cfg.Settings)
+	if err != nil {
+		return nil, err
+	}
+	return &Manager{
+		cfg: cfg, settings: s, known: map[int]*linkInfo{}, links: map[int]*link{}, dns: map[int]resolver{staticIndex: s.static},
+		ntp: map[int][]string{staticIndex: s.ntp}, made: map[string]string{}, changed: make(chan struct{}),
+	}, nil
 }
 
-// link is one Ethernet link that is being looked after.
+// link is one link that is being looked after.
 type link struct {
 	name   string
 	index  int
+	role   role
 	cancel context.CancelFunc
+	done   chan struct{} // closed when nobody works on it any more
 	kick   chan struct{} // the cable was plugged in
-	up     bool          // it has a carrier
+
+	carrier bool // as last seen
 }
 
 // Run looks after the links until ctx is done; addresses then stay as they are.
@@ -64,6 +88,9 @@ func (m *Manager) Run(ctx context.Context) error {
 		if err := netlink.LinkSetUp(lo); err != nil {
 			m.cfg.Log.WithError(err).Warn("network: bring up lo")
 		}
+	}
+	if err := m.offers(staticIndex, m.settings.static, m.settings.ntp); err != nil {
+		m.cfg.Log.WithError(err).Warn("network: resolv.conf")
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -97,76 +124,83 @@ func (m *Manager) watch(ctx context.Context, wg *sync.WaitGroup) error {
 		for range updates { // until the reader has ended
 		}
 	}()
+	// What could not be done is tried again: a driver that comes late, a kernel module that is not loaded yet.
+	again := time.NewTicker(retryLinks)
+	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-again.C:
+			if m.unmade() {
+				m.reconcile(ctx, wg)
+			}
 		case u, ok := <-updates:
 			if !ok {
 				return fmt.Errorf("watch the links: %w", failed)
 			}
-			m.update(ctx, wg, u)
-		}
-	}
-}
-
-// update takes one message about one link.
-func (m *Manager) update(ctx context.Context, wg *sync.WaitGroup, u netlink.LinkUpdate) {
-	a := u.Attrs()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	l := m.links[a.Index]
-	if u.Header.Type == unix.RTM_DELLINK {
-		if l != nil {
-			l.cancel()
-			delete(m.links, a.Index)
-		}
-		return
-	}
-	if l == nil {
-		if !m.ours(a) {
-			return
-		}
-		l = &link{name: a.Name, index: a.Index, kick: make(chan struct{}, 1)}
-		lctx, cancel := context.WithCancel(ctx)
-		l.cancel = cancel
-		m.links[a.Index] = l
-		m.prepare(a.Name)
-		if err := netlink.LinkSetUp(u.Link); err != nil {
-			m.cfg.Log.WithError(err).WithField("link", a.Name).Warn("network: bring the link up")
-		}
-		if m.cfg.DHCP {
-			wg.Go(func() { m.keepLease(lctx, l, a.HardwareAddr) })
-		}
-	}
-	up := a.RawFlags&unix.IFF_LOWER_UP != 0
-	if up != l.up {
-		l.up = up
-		m.cfg.Log.WithFields(logrus.Fields{"link": l.name, "carrier": up}).Info("network: link")
-		if up {
-			select {
-			case l.kick <- struct{}{}:
-			default:
+			if m.learn(u) {
+				m.reconcile(ctx, wg)
 			}
 		}
 	}
 }
 
-// ours says whether a link is Ethernet with a device behind it.
-func (m *Manager) ours(a *netlink.LinkAttrs) bool {
-	if a.EncapType != "ether" || len(a.HardwareAddr) != 6 {
+// retryLinks is how often what could not be made is tried again.
+const retryLinks = 5 * time.Second
+
+// learn takes one message about one link; true when something may be to be done.
+func (m *Manager) learn(u netlink.LinkUpdate) bool {
+	a := u.Attrs()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := m.known[a.Index]
+	if u.Header.Type == unix.RTM_DELLINK {
+		delete(m.known, a.Index)
+		return old != nil
+	}
+	l := m.inspect(a)
+	if !l.device && !m.settings.makes(l.name) {
+		delete(m.known, a.Index) // somebody may have renamed it
+		return old != nil
+	}
+	if old != nil && *old == *l {
 		return false
 	}
-	_, err := os.Stat(filepath.Join(m.cfg.Sys, "class/net", a.Name, "device"))
-	return err == nil
+	if old == nil || old.carrier != l.carrier {
+		m.cfg.Log.WithFields(logrus.Fields{"link": l.name, "carrier": l.carrier}).Info("network: link")
+	}
+	m.known[a.Index] = l
+	return true
 }
 
-// prepare lets the kernel do IPv6 by router advertisements, also where forwarding is on for containers.
-func (m *Manager) prepare(name string) {
-	path := filepath.Join(m.cfg.Proc, "sys/net/ipv6/conf", name, "accept_ra")
-	if err := os.WriteFile(path, []byte("2\n"), 0); err != nil && !os.IsNotExist(err) {
-		m.cfg.Log.WithError(err).WithField("link", name).Info("network: IPv6 by router advertisements stays as the kernel has it")
+// inspect reads what counts of a link.
+func (m *Manager) inspect(a *netlink.LinkAttrs) *linkInfo {
+	l := &linkInfo{
+		index: a.Index, name: a.Name, carrier: a.RawFlags&unix.IFF_LOWER_UP != 0,
+		mac: a.HardwareAddr.String(), master: a.MasterIndex, parent: a.ParentIndex,
 	}
+	dir := filepath.Join(m.cfg.Sys, "class/net", a.Name)
+	// A bond gives its links one address; its own is what a card is known by.
+	if b, err := os.ReadFile(filepath.Join(dir, "bonding_slave/perm_hwaddr")); err == nil {
+		if hw, err := net.ParseMAC(string(trim(b))); err == nil {
+			l.mac = hw.String()
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "device")); err == nil && a.EncapType == "ether" && len(a.HardwareAddr) == 6 {
+		l.device = true
+	}
+	if d, err := os.Readlink(filepath.Join(dir, "device/driver")); err == nil {
+		l.driver = filepath.Base(d)
+	}
+	return l
+}
+
+func trim(b []byte) []byte {
+	for len(b) > 0 && (b[len(b)-1] == '\n' || b[len(b)-1] == ' ') {
+		b = b[:len(b)-1]
+	}
+	return b
 }
 
 // Addresses lists the node's addresses on its own links, without link-local ones, sorted.
@@ -180,7 +214,7 @@ func (m *Manager) Addresses() []string {
 		if i.Flags&net.FlagLoopback != 0 {
 			continue
 		}
-		if _, err := os.Stat(filepath.Join(m.cfg.Sys, "class/net", i.Name, "device")); err != nil {
+		if _, err := os.Stat(filepath.Join(m.cfg.Sys, "class/net", i.Name, "device")); err != nil && !m.settings.makes(i.Name) {
 			continue
 		}
 		addrs, err := i.Addrs()
@@ -195,4 +229,46 @@ func (m *Manager) Addresses() []string {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// Warnings say what of the settings could not be done.
+func (m *Manager) Warnings() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := slices.Clone(m.warnings)
+	for _, why := range m.made {
+		out = append(out, why)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// TimeServers lists the time servers that node.yaml names, else those that DHCP servers gave, and says from where.
+func (m *Manager) TimeServers() (servers []string, from string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.ntp[staticIndex]) > 0 {
+		return slices.Clone(m.ntp[staticIndex]), "node.yaml"
+	}
+	for _, i := range indexes(m.ntp) {
+		for _, s := range m.ntp[i] {
+			if !slices.Contains(servers, s) && len(servers) < mesh.MaxNTP {
+				servers = append(servers, s)
+			}
+		}
+	}
+	return servers, "DHCP"
+}
+
+// Changed is closed when addresses or servers may have changed since it was asked for.
+func (m *Manager) Changed() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.changed
+}
+
+// tell wakes who waits for Changed. The caller holds the lock.
+func (m *Manager) tell() {
+	close(m.changed)
+	m.changed = make(chan struct{})
 }

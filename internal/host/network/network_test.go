@@ -4,15 +4,14 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	"go.uber.org/goleak"
+	"kingpost/internal/mesh"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func ack(t testing.TB, ip string, mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	t.Helper()
@@ -52,30 +51,62 @@ func TestAddressOf(t *testing.T) {
 }
 
 func TestTimesOf(t *testing.T) {
+	const sec = time.Second
 	for _, tc := range []struct {
-		name          string
-		lease, t1     uint32 // seconds, 0 for absent
-		renew, expiry time.Duration
+		name                  string
+		lease, t1, t2         uint32 // seconds, 0 for absent
+		renew, rebind, expiry time.Duration
 	}{
-		{"nothing said", 0, 0, 30 * time.Minute, time.Hour},
-		{"lease", 7200, 0, time.Hour, 2 * time.Hour},
-		{"T1", 7200, 600, 10 * time.Minute, 2 * time.Hour},
-		{"T1 after the end", 600, 7200, 5 * time.Minute, 10 * time.Minute},
-		{"a second", 1, 0, 30 * time.Second, time.Minute},
-		{"infinite", 0xffffffff, 0, 0xffffffff * time.Second / 2, 0xffffffff * time.Second},
+		{"nothing said", 0, 0, 0, 1800 * sec, 3150 * sec, time.Hour},
+		{"lease", 7200, 0, 0, 3600 * sec, 6300 * sec, 7200 * sec},
+		{"T1 and T2", 7200, 600, 1200, 600 * sec, 1200 * sec, 7200 * sec},
+		{"T1 after the end", 800, 7200, 0, 350 * sec, 700 * sec, 800 * sec},
+		{"T2 after the end", 800, 0, 7200, 400 * sec, 700 * sec, 800 * sec},
+		{"T2 before T1", 800, 400, 300, 150 * sec, 300 * sec, 800 * sec},
+		{"a second", 1, 0, 0, sec, sec / 8 * 7, sec},
+		{"infinite", 0xffffffff, 0, 0, 0xffffffff * sec / 2, 0xffffffff * sec / 8 * 7, 0xffffffff * sec},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var mods []dhcpv4.Modifier
-			if tc.lease != 0 {
-				mods = append(mods, dhcpv4.WithLeaseTime(tc.lease))
+			for code, v := range map[dhcpv4.OptionCode]uint32{dhcpv4.OptionIPAddressLeaseTime: tc.lease, dhcpv4.OptionRenewTimeValue: tc.t1, dhcpv4.OptionRebindingTimeValue: tc.t2} {
+				if v != 0 {
+					mods = append(mods, dhcpv4.WithOption(dhcpv4.Option{Code: code, Value: dhcpv4.Duration(time.Duration(v) * sec)}))
+				}
 			}
-			if tc.t1 != 0 {
-				mods = append(mods, dhcpv4.WithOption(dhcpv4.Option{Code: dhcpv4.OptionRenewTimeValue, Value: dhcpv4.Duration(time.Duration(tc.t1) * time.Second)}))
-			}
-			if got := timesOf(ack(t, "10.0.0.1", mods...)); got.renew != tc.renew || got.expiry != tc.expiry {
+			if got := timesOf(ack(t, "10.0.0.1", mods...)); got != (times{tc.renew, tc.rebind, tc.expiry}) {
 				t.Errorf("got %+v", got)
 			}
 		})
+	}
+}
+
+// Attempts to renew come often enough to be of use, never in a row without a pause, and never after the end.
+func TestRetry(t *testing.T) {
+	for _, expiry := range []time.Duration{minLease, time.Minute, time.Hour, 1000 * time.Hour} {
+		x := times{expiry / 2, expiry / 8 * 7, expiry}
+		age, n := x.renew, 0
+		for age < expiry {
+			d := x.retry(age)
+			if d < leastRetry/2 {
+				t.Fatalf("lease of %s: %s after %s", expiry, d, age)
+			}
+			age += d
+			n++
+		}
+		if n < 3 || n > 100 || age > expiry+leastRetry {
+			t.Errorf("lease of %s: %d attempts, the last at %s", expiry, n, age)
+		}
+	}
+}
+
+func TestMerge(t *testing.T) {
+	old := ack(t, "10.0.0.1", dhcpv4.WithRouter(net.IPv4(10, 0, 0, 254)), dhcpv4.WithDNS(net.IPv4(10, 0, 0, 53)))
+	got := merge(ack(t, "10.0.0.1", dhcpv4.WithDNS(net.IPv4(10, 0, 0, 54))), old)
+	if len(got.Router()) != 1 || len(got.DNS()) != 1 || got.DNS()[0].String() != "10.0.0.54" {
+		t.Errorf("renewed: %v", got)
+	}
+	if got := merge(ack(t, "10.0.0.2"), old); len(got.Router()) != 0 {
+		t.Errorf("another address keeps the router of the old one: %v", got)
 	}
 }
 
@@ -104,15 +135,33 @@ func TestResolvConf(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	dir := t.TempDir()
-	m := New(Config{ResolvConf: dir + "/resolv.conf"})
-	if err := m.setResolver(2, a); err != nil {
+	m, err := New(Config{ResolvConf: dir + "/resolv.conf", Settings: mesh.NetworkConfig{DNS: []string{"10.9.0.1"}}})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.setResolver(2, resolver{}); err != nil {
-		t.Fatal(err)
-	}
-	if b, err := os.ReadFile(dir + "/resolv.conf"); err != nil || len(b) != 0 {
-		t.Errorf("after the lease: %q, %v", b, err)
+	for _, step := range []struct {
+		r    resolver
+		ntp  []string
+		want string
+	}{
+		{a, []string{"10.0.0.1"}, "search lan.example\nnameserver 10.9.0.1\nnameserver 10.0.0.53\nnameserver 10.0.0.54\n"},
+		{resolver{}, nil, "nameserver 10.9.0.1\n"},
+	} {
+		changed := m.Changed()
+		if err := m.offers(2, step.r, step.ntp); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-changed:
+		default:
+			t.Error("nobody is told")
+		}
+		if b, err := os.ReadFile(dir + "/resolv.conf"); err != nil || string(b) != step.want {
+			t.Errorf("got %q, %v", b, err)
+		}
+		if got, from := m.TimeServers(); !slices.Equal(got, step.ntp) || from != "DHCP" {
+			t.Errorf("time servers %q from %s", got, from)
+		}
 	}
 }
 
@@ -129,7 +178,7 @@ func FuzzAck(f *testing.F) {
 				t.Fatalf("address %v", n)
 			}
 		}
-		if x := timesOf(p); x.renew <= 0 || x.expiry < x.renew {
+		if x := timesOf(p); x.expiry >= minLease && (x.renew <= 0 || x.rebind < x.renew || x.expiry < x.rebind) {
 			t.Fatalf("times %+v", x)
 		}
 		for _, r := range routesOf(p) {
