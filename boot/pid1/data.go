@@ -1,6 +1,7 @@
 package pid1
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,9 +12,11 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 
 	"kingpost/boot/bootdisk"
+	"kingpost/internal/gpt"
 	"kingpost/internal/mesh"
 	"kingpost/internal/release"
 )
@@ -83,6 +86,9 @@ func (p *pid1) growPartition() (size int64, node string, err error) {
 		return part.Size, node, nil
 	}
 	defer w.Close()
+	if err := p.renewGUIDs(w, disk.Table); err != nil {
+		p.warn("give the disk GUIDs of its own: %v; two disks of this image cannot be told apart", err)
+	}
 	t, err := release.GrowLast(w, disk.Size, disk.Table.SectorSize, w.Sync)
 	if err != nil {
 		p.warn("grow the data partition: %v", err)
@@ -100,6 +106,28 @@ func (p *pid1) growPartition() (size int64, node string, err error) {
 		}
 	}
 	return part.Size, node, nil
+}
+
+// renewGUIDs gives a disk that still has the image's GUIDs its own: at its first boot, and again after a power cut in the
+// middle of that. Nothing of this boot needs the old ones: the booted disk was found by then. What the firmware boots by
+// is kept: a machine that boots is worth more than a disk that can be told from its twin.
+func (p *pid1) renewGUIDs(w *os.File, t *gpt.Table) error {
+	efivars := os.DirFS("/sys/firmware/efi/efivars")
+	changed, err := release.RenewGUIDs(t, rand.Reader, func(q gpt.Partition) bool {
+		entry := bootdisk.FirmwareEntry(efivars, q.GUID)
+		if entry != "" {
+			p.log.WithFields(logrus.Fields{"partition": q.Name, "entry": entry}).Info("the firmware boots by this GUID, so it is kept")
+		}
+		return entry != ""
+	})
+	if err != nil || !changed {
+		return err
+	}
+	if err := gpt.Rewrite(w, t, w.Sync); err != nil {
+		return err
+	}
+	p.log.WithField("disk", t.DiskGUID.String()).Info("the disk has GUIDs of its own now")
+	return nil
 }
 
 // kernelSize is how large the kernel thinks a partition is, in bytes.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"kingpost/internal/host"
 	"kingpost/internal/host/sdnotify"
 	"kingpost/internal/host/supervise"
+	"kingpost/internal/kmod"
 	"kingpost/internal/mesh"
 	"kingpost/internal/release"
 )
@@ -106,6 +108,7 @@ func (o options) config(log *logrus.Logger) host.Config {
 		ParseNodeConfig: release.ParseNodeConfig,
 		ListenAPI:       o.listenAPI, ListenStore: o.listenStore, BrokerAddress: o.broker,
 		Network:  o.onNode(),
+		Modules:  o.modules,
 		Signal:   o.signal,
 		Notify:   sdnotify.Notifier{Socket: os.Getenv("NOTIFY_SOCKET")}.Send,
 		Digest:   digest(),
@@ -113,6 +116,22 @@ func (o options) config(log *logrus.Logger) host.Config {
 		Log:      log,
 		Now:      time.Now,
 	}
+}
+
+// modules loads kernel modules of the node's root.
+func (o options) modules(ctx context.Context, names ...string) error {
+	if !o.onNode() {
+		return nil
+	}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return fmt.Errorf("load kernel modules: %w", err)
+	}
+	l, err := kmod.NewLoader(os.DirFS(mesh.PathModules + "/" + unix.ByteSliceToString(u.Release[:])))
+	if err != nil {
+		return err
+	}
+	return l.Load(ctx, names...)
 }
 
 // signal asks PID 1, by the launcher's protocol. A host that is only tried out just ends.

@@ -67,6 +67,8 @@ type Config struct {
 	// Network says whether the host looks after the machine's links, name and power. A host that is only
 	// tried out on somebody's machine does not.
 	Network bool
+	// Modules loads kernel modules of the release by name; nil where there are none.
+	Modules func(ctx context.Context, names ...string) error
 	// Signal asks PID 1 for "reboot" or "poweroff", after everything was stopped.
 	Signal func(action string) error
 	// Notify tells the launcher.

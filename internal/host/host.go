@@ -110,7 +110,7 @@ func New(cfg Config) (*Host, error) {
 	h.id.SetVault(h.keeper())
 	h.front = storefront.New(storefront.Config{Door: h.door, Caller: api.CallerOf, Dial: h.dialStore, Log: cfg.Log})
 	if h.net, err = network.New(network.Config{
-		Settings: h.settings.Network, Hostname: h.Name,
+		Settings: h.settings.Network, Hostname: h.Name, Modules: cfg.Modules,
 		ResolvConf: cfg.Paths.ResolvConf, Sys: cfg.Paths.Sys, Proc: cfg.Paths.Proc, Log: cfg.Log, Now: cfg.Now,
 	}); err != nil {
 		return nil, fmt.Errorf("node.yaml: %w", err)

@@ -246,6 +246,15 @@ func insert(fsys fs.FS, file string) error {
 	return err
 }
 
+// parameters are what a module is loaded with. Only one needs any: bonding makes a bond of its own, with a mode that nobody
+// asked for, under the very name that people give theirs.
+func parameters(name string) string {
+	if name == "bonding" {
+		return "max_bonds=0"
+	}
+	return ""
+}
+
 func insertFile(fsys fs.FS, file string) error {
 	if strings.HasSuffix(file, ".ko") {
 		f, err := fsys.Open(file)
@@ -254,7 +263,7 @@ func insertFile(fsys fs.FS, file string) error {
 		}
 		defer f.Close()
 		if of, ok := f.(*os.File); ok {
-			return unix.FinitModule(int(of.Fd()), "", 0)
+			return unix.FinitModule(int(of.Fd()), parameters(Name(file)), 0)
 		}
 	}
 	// Decompressed here rather than by the kernel: not every kernel can (CONFIG_MODULE_DECOMPRESS).
@@ -267,5 +276,5 @@ func insertFile(fsys fs.FS, file string) error {
 	if err != nil {
 		return err
 	}
-	return unix.InitModule(b, "")
+	return unix.InitModule(b, parameters(Name(file)))
 }

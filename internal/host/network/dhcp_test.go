@@ -64,8 +64,12 @@ func TestRebind(t *testing.T) {
 	// It has another address, so that only a broadcast reaches it.
 	l.run("ip", "addr", "flush", "dev", l.theirs)
 	l.run("ip", "addr", "add", "10.77.0.2/24", "dev", l.theirs)
-	l.udhcpd("10.77.0.50", "10.77.0.50", 24)
-	stays(t, 40*time.Second, "the lease, rebound", has(t, "eth0", "10.77.0.50/24"))
+	l.dnsmasq("10.77.0.50", "10.77.0.60")
+	stays(t, 30*time.Second, "the lease, rebound", has(t, "eth0", "10.77.0.50/24"))
+	l.stop()
+	if !strings.Contains(l.log.String(), "DHCPREQUEST") || strings.Contains(l.log.String(), "DHCPDISCOVER") {
+		t.Errorf("the other server was not asked to renew: %s", l.log)
+	}
 }
 
 // A server that takes the lease back is believed at once, and the address that it gives instead replaces the old one.
@@ -80,8 +84,7 @@ func TestNAK(t *testing.T) {
 	n.run(mesh.NetworkConfig{})
 	until(t, 20*time.Second, "a lease", has(t, "eth0", "10.77.0.50/24"))
 	l.stop()
-	l.serve("dnsmasq", "-k", "-p", "0", "-C", "/dev/null", "--interface="+l.theirs, "--dhcp-range=10.77.0.80,10.77.0.80,2m", "--dhcp-authoritative",
-		"--dhcp-leasefile="+filepath.Join(l.dir, "dnsmasq.leases"), "--log-dhcp", "--log-facility=-", "--user=root", "--pid-file="+filepath.Join(l.dir, "dnsmasq.pid"))
+	l.dnsmasq("10.77.0.80", "10.77.0.80")
 	until(t, 30*time.Second, "the new server's address", has(t, "eth0", "10.77.0.80/24"))
 	if a := addresses(t, "eth0"); len(a) != 1 {
 		t.Errorf("the old address is still there: %v", a)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // bondMonitor is how often a bond looks whether its links have a carrier, in milliseconds.
@@ -21,7 +22,7 @@ const bondMonitor = 100
 func (m *Manager) reconcile(ctx context.Context, wg *sync.WaitGroup) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.makeLinks()
+	m.makeLinks(ctx)
 	roles, warnings := m.settings.roles(m.known)
 	m.warn(warnings)
 	for index, l := range m.links {
@@ -117,7 +118,7 @@ func (m *Manager) prepare(name string, slaac bool) {
 }
 
 // makeLinks makes bonds and VLANs that are not there yet.
-func (m *Manager) makeLinks() {
+func (m *Manager) makeLinks(ctx context.Context) {
 	for i := range m.settings.entries {
 		e := &m.settings.entries[i]
 		if !e.made() {
@@ -131,7 +132,7 @@ func (m *Manager) makeLinks() {
 			delete(m.made, e.place)
 			continue
 		}
-		if err := m.makeLink(e); err != nil && !errors.Is(err, os.ErrExist) {
+		if err := m.makeLink(ctx, e); err != nil && !errors.Is(err, os.ErrExist) {
 			why := fmt.Sprintf("%s: %s cannot be made: %v", e.place, e.name, err)
 			if m.made[e.place] != why {
 				m.cfg.Log.Warn("network: " + why)
@@ -150,17 +151,14 @@ func (m *Manager) unmade() bool {
 	return len(m.made) > 0
 }
 
-func (m *Manager) makeLink(e *entry) error {
+func (m *Manager) makeLink(ctx context.Context, e *entry) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = e.name
 	if e.bond != nil {
 		b := netlink.NewLinkBond(attrs)
 		b.Mode = e.bond.mode
 		b.Miimon = bondMonitor
-		if err := netlink.LinkAdd(b); err != nil {
-			return fmt.Errorf("make a bond: %w; is the kernel module bonding in the release?", err)
-		}
-		return nil
+		return m.add(ctx, b, "bonding")
 	}
 	on := m.settings.find(e.vlan.on, m.known)
 	switch len(on) {
@@ -171,10 +169,23 @@ func (m *Manager) makeLink(e *entry) error {
 		return fmt.Errorf("%s selects %s and %s; say which by its mac", e.vlan.on, on[0].name, on[1].name)
 	}
 	attrs.ParentIndex = on[0].index
-	if err := netlink.LinkAdd(&netlink.Vlan{LinkAttrs: attrs, VlanId: e.vlan.id, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}); err != nil {
-		return fmt.Errorf("make VLAN %d on %s: %w; is the kernel module 8021q in the release?", e.vlan.id, on[0].name, err)
+	return m.add(ctx, &netlink.Vlan{LinkAttrs: attrs, VlanId: e.vlan.id, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}, "8021q")
+}
+
+// add makes a link. Its kernel module is loaded where the kernel does not know the kind yet: there is no modprobe that it
+// could start by itself.
+func (m *Manager) add(ctx context.Context, l netlink.Link, module string) error {
+	err := netlink.LinkAdd(l)
+	if errors.Is(err, unix.EOPNOTSUPP) && m.cfg.Modules != nil {
+		if err := m.cfg.Modules(ctx, module); err != nil {
+			return err
+		}
+		err = netlink.LinkAdd(l)
 	}
-	return nil
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("the kernel does not know %ss: %w; is the kernel module %s in the release?", l.Type(), err, module)
+	}
+	return err
 }
 
 // enslave puts a link into its bond.

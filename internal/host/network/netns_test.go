@@ -68,6 +68,10 @@ func newLAN(t *testing.T, sys, ours, address string) *lan {
 	l.holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	must(t, l.holder.Start())
 	t.Cleanup(func() { l.holder.Process.Kill(); l.holder.Wait() })
+	// What makes it a device of the machine; a real one is in /sys before anybody hears of it.
+	dir := filepath.Join(sys, "class/net", ours)
+	must(t, os.MkdirAll(filepath.Join(dir, "device"), 0o755))
+	must(t, os.Symlink("../../../drivers/veth", filepath.Join(dir, "device/driver")))
 	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: ours}, PeerName: l.theirs}))
 	peer, err := netlink.LinkByName(l.theirs)
 	must(t, err)
@@ -75,10 +79,6 @@ func newLAN(t *testing.T, sys, ours, address string) *lan {
 	l.run("ip", "addr", "add", address, "dev", l.theirs)
 	l.run("ip", "link", "set", l.theirs, "up")
 	l.run("ip", "link", "set", "lo", "up")
-	// What makes it a device of the machine.
-	dir := filepath.Join(sys, "class/net", ours)
-	must(t, os.MkdirAll(filepath.Join(dir, "device"), 0o755))
-	must(t, os.Symlink("../../../drivers/veth", filepath.Join(dir, "device/driver")))
 	return l
 }
 
@@ -122,6 +122,14 @@ func (l *lan) udhcpd(first, last string, seconds int, more ...string) {
 	must(l.t, os.WriteFile(conf, []byte(text), 0o600))
 	must(l.t, os.WriteFile(leases, nil, 0o600))
 	l.serve("udhcpd", "-f", conf)
+}
+
+// dnsmasq starts dnsmasq's DHCP server, which speaks for the whole network: it takes over leases that it does not know and
+// refuses those that cannot be.
+func (l *lan) dnsmasq(first, last string) {
+	l.t.Helper()
+	l.serve("dnsmasq", "-k", "-p", "0", "-C", "/dev/null", "--interface="+l.theirs, fmt.Sprintf("--dhcp-range=%s,%s,2m", first, last), "--dhcp-authoritative",
+		"--dhcp-leasefile="+filepath.Join(l.dir, "dnsmasq.leases"), "--log-dhcp", "--log-facility=-", "--user=root", "--pid-file="+filepath.Join(l.dir, "dnsmasq.pid"))
 }
 
 func (l *lan) serve(name string, args ...string) {

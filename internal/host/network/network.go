@@ -36,8 +36,10 @@ type Config struct {
 	ResolvConf string // "/run/resolv.conf"
 	Sys        string // "/sys"
 	Proc       string // "/proc"
-	Log        logrus.FieldLogger
-	Now        func() time.Time // with a monotonic part, as time.Now
+	// Modules loads kernel modules by name; nil where the machine has what it needs.
+	Modules func(ctx context.Context, names ...string) error
+	Log     logrus.FieldLogger
+	Now     func() time.Time // with a monotonic part, as time.Now
 }
 
 // Manager keeps the links of a node.
