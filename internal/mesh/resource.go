@@ -60,6 +60,8 @@ type Resource struct {
 	// Capabilities lists ambient capabilities ("CAP_NET_BIND_SERVICE"). None by default.
 	Capabilities []string `json:"capabilities,omitempty"`
 	Limits       Limits   `json:"limits,omitzero"`
+	// ReadOnlyRoot makes a container's root read-only; its volumes and /tmp are not. A process's always is.
+	ReadOnlyRoot bool `json:"readOnlyRoot,omitempty"`
 	// Volumes mounts volume resources of the same module.
 	Volumes []Mount `json:"volumes,omitempty"`
 	// Files mounts file resources of the same module, read-only.

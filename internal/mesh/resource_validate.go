@@ -79,6 +79,7 @@ func (r *Resource) validateFields(p *problems, at string) {
 		{"ports", len(r.Ports) > 0, r.Type == KindContainer},
 		{"account", r.Account != "", r.Type != KindFile},
 		{"capabilities", len(r.Capabilities) > 0, runs},
+		{"readOnlyRoot", r.ReadOnlyRoot, r.Type == KindContainer},
 		{"limits", r.Limits != Limits{}, runs},
 		{"volumes", len(r.Volumes) > 0, runs},
 		{"files", len(r.Files) > 0, runs},

@@ -2,10 +2,12 @@ package supervise
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"sort"
 	"strings"
 
+	"github.com/moby/profiles/seccomp"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
@@ -51,9 +53,9 @@ func (l *launch) ociSpec(rootfs string) (*specs.Spec, error) {
 			delete(sysctl, "net.ipv6.conf.default.accept_ra")
 		}
 	}
-	return &specs.Spec{
+	spec := &specs.Spec{
 		Version: "1.0.2",
-		Root:    &specs.Root{Path: rootfs},
+		Root:    &specs.Root{Path: rootfs, Readonly: sp.ReadOnlyRoot},
 		Process: &specs.Process{
 			User: specs.User{UID: uint32(l.uid), GID: uint32(l.uid)},
 			Args: args,
@@ -79,7 +81,12 @@ func (l *launch) ociSpec(rootfs string) (*specs.Spec, error) {
 			},
 			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
 		},
-	}, nil
+	}
+	// The field's own list of system calls. It is made for the capabilities in the spec, so it comes last.
+	if spec.Linux.Seccomp, err = seccomp.GetDefaultProfile(spec); err != nil {
+		return nil, fmt.Errorf("make the list of system calls: %w", err)
+	}
+	return spec, nil
 }
 
 // hostname is the container's own on a private network; on the node's it has the node's name.
