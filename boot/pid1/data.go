@@ -214,7 +214,7 @@ func (p *pid1) esp() {
 		return
 	}
 	// node.yaml can hold a token: it is root's alone.
-	if err := unix.Mount(node, mesh.PathESP, "vfat", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "umask=0077"); err != nil {
+	if err := unix.Mount(node, mesh.PathESP, "vfat", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "umask=0077,codepage=437,iocharset=ascii"); err != nil {
 		p.mu.Lock()
 		p.info.ESP = ""
 		p.mu.Unlock()

@@ -40,8 +40,26 @@ func newModules(p *pid1) *modules {
 	return m
 }
 
-// listed loads what the release's list names.
+// forESP are the modules with which an ESP is mounted: FAT, and the character sets of its names.
+var forESP = []string{"vfat", "nls_cp437", "nls_ascii"}
+
+// now loads modules that the boot cannot go on without.
+func (m *modules) now(ctx context.Context, names ...string) {
+	if m.l == nil {
+		return
+	}
+	if err := m.l.Load(ctx, names...); err != nil {
+		m.p.warn("kernel modules: %v", err)
+	}
+}
+
+// listed loads what the release's list names, which is for workloads, and lets the host know that it is there.
 func (m *modules) listed(ctx context.Context) {
+	defer func() {
+		if err := os.WriteFile(mesh.PathModulesLoaded, nil, 0o644); err != nil {
+			m.p.log.WithError(err).Warn("tell the host that the kernel modules are loaded")
+		}
+	}()
 	if m.l == nil {
 		return
 	}
@@ -57,14 +75,15 @@ func (m *modules) listed(ctx context.Context) {
 	}
 }
 
-// othersAfter is how long the drivers of other devices wait for the first host to be ready: on a slow machine loading
+// othersAfter is how long all but the network's drivers wait for the first host to be ready: on a slow machine loading
 // them at the same time would cost its first answer a second.
 const othersAfter = 15 * time.Second
 
-// coldplug loads a module for every device that there is: network cards at once, since the host waits for them, all
-// others once hostReady is closed.
+// coldplug loads what the boot itself did not need: a module for every network card at once, since the host waits for
+// them; once hostReady is closed what the release lists, and a module for every other device.
 func (m *modules) coldplug(ctx context.Context, hostReady <-chan struct{}) {
 	if m.l == nil {
+		m.listed(ctx)
 		return
 	}
 	for _, alias := range networkCards("/sys/bus") {
@@ -78,6 +97,7 @@ func (m *modules) coldplug(ctx context.Context, hostReady <-chan struct{}) {
 	case <-hostReady:
 	case <-time.After(othersAfter):
 	}
+	m.listed(ctx)
 	names, err := m.l.LoadByModalias(ctx, os.DirFS("/sys"))
 	if err != nil {
 		// One device whose driver does not load is not worth a line on the console of every boot.

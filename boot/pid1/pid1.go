@@ -99,7 +99,7 @@ func (p *pid1) run() {
 	var wg sync.WaitGroup
 	mods := newModules(p)
 	wg.Go(p.data)
-	mods.listed(background)
+	mods.now(background, forESP...)
 	p.esp()
 	wg.Wait()
 	p.times.Mark("mounts")

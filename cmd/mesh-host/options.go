@@ -101,7 +101,7 @@ func (o options) config(log *logrus.Logger) host.Config {
 		Supervisor: func(c supervise.Config) (supervise.API, error) {
 			return supervise.New(c)
 		},
-		Supervise: supervise.Config{Cgroups: o.cgroups, CgroupsOptional: !o.onNode(), Runc: o.runc},
+		Supervise: supervise.Config{Cgroups: o.cgroups, CgroupsOptional: !o.onNode(), Runc: o.runc, Modules: o.modulesLoaded()},
 		Raiser: func(n *host.RaiseNode, dir, meshName string) (host.Raiser, error) {
 			return raise.New(raise.Config{Node: n, Dir: dir, Mesh: meshName, Log: log, Now: time.Now})
 		},
@@ -132,6 +132,14 @@ func (o options) modules(ctx context.Context, names ...string) error {
 		return err
 	}
 	return l.Load(ctx, names...)
+}
+
+// modulesLoaded is the file that says that PID 1 has loaded the kernel modules. Only a node's PID 1 makes it.
+func (o options) modulesLoaded() string {
+	if !o.onNode() {
+		return ""
+	}
+	return mesh.PathModulesLoaded
 }
 
 // signal asks PID 1, by the launcher's protocol. A host that is only tried out just ends.

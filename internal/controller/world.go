@@ -109,11 +109,18 @@ func (w *world) resources(node string) ([]mesh.Declared, error) {
 // registryModule is the module whose container is the store. It is never fetched through itself.
 const registryModule = "registry"
 
-// source says from where a module's bytes must come. Everything comes from the store, so that what runs
-// is what the mesh can hand out again; the store alone comes from the seed.
+// brokerModule is the other one that runs before there is a store to fetch from.
+const brokerModule = "broker"
+
+// source says from where a module's bytes must come. Everything comes from the store, so that what runs is what the
+// mesh can hand out again; the store alone comes from the seed. The broker may have come from there too: by digest it
+// is the same, and to start it again only for its bytes' way would cut off whoever is connected.
 func source(module string) mesh.Source {
-	if module == registryModule {
+	switch module {
+	case registryModule:
 		return mesh.SourceSeed
+	case brokerModule:
+		return mesh.SourceAny
 	}
 	return mesh.SourceStore
 }

@@ -8,12 +8,14 @@ package nodevm
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"kingpost/internal/gpt"
@@ -154,6 +156,44 @@ func save(path string, r io.Reader) error {
 
 // identity is the line by which a node says on its console who it is.
 var identity = regexp.MustCompile(`kingpost: node (\S+) key (SHA256:[A-Za-z0-9+/]{43})`)
+
+// listenEvery is how often Listens tries anew.
+const listenEvery = 500 * time.Millisecond
+
+// Listens waits until somebody speaks TLS at addr, a forwarded port of a node that is booting. QEMU's user network takes
+// every connection at once and asks the guest afterwards: the question that comes before the guest has its address is
+// lost, and repeated only after six seconds. So it does not wait for one connection, but opens another one meanwhile.
+func Listens(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var tries sync.WaitGroup
+	defer tries.Wait()
+	defer cancel()
+	up := make(chan struct{}, 1)
+	tick := time.NewTicker(listenEvery)
+	defer tick.Stop()
+	for {
+		tries.Go(func() {
+			// Who it is does not matter here: nothing is said or believed.
+			c, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", addr)
+			if err != nil {
+				return
+			}
+			c.Close()
+			select {
+			case up <- struct{}{}:
+			default:
+			}
+		})
+		select {
+		case <-up:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
 
 // WaitIdentity waits until the node has said on its console who it is, since m.
 func WaitIdentity(ctx context.Context, s *qemu.Serial, m qemu.Mark) (name, key string, err error) {

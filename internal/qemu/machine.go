@@ -99,7 +99,8 @@ type machine struct {
 }
 
 var machines = map[string]machine{
-	"amd64": {"qemu-system-x86_64", "q35", "ttyS0"},
+	// Without the SATA controller that q35 brings: it has no disk, and loading its driver is half a second of each boot.
+	"amd64": {"qemu-system-x86_64", "q35,sata=off", "ttyS0"},
 	"arm64": {"qemu-system-aarch64", "virt", "ttyAMA0"},
 }
 

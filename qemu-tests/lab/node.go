@@ -179,6 +179,9 @@ func (n *Node) WaitUp(ctx context.Context, m qemu.Mark) error {
 	}
 	n.Name, n.Key = name, key
 	n.mu.Unlock()
+	if err := nodevm.Listens(ctx, n.Addr); err != nil {
+		return err
+	}
 	return Until(ctx, BootTime, func(ctx context.Context) error { return n.Client().Ping(ctx) })
 }
 

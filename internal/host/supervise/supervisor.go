@@ -47,6 +47,7 @@ type Supervisor struct {
 	running  context.Context // of Run, nil before
 	goods    map[string]*spec
 	collects chan struct{}
+	turns    turns
 	held     []*os.File // log pipes, from New until Run reads them
 	layout   *artifact.Layout
 	wg       sync.WaitGroup
@@ -254,6 +255,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		s.launchUnit(u)
 	}
 	s.mu.Unlock()
+	opens := time.AfterFunc(turnsGather, s.turns.open)
+	defer opens.Stop()
 	s.wg.Go(func() {
 		if err := s.below.follow(ctx); err != nil {
 			s.warn("%v", err)

@@ -47,6 +47,7 @@ type unit struct {
 	why     string            // of the backoff
 	// fetches that failed in a row
 	misses int
+	asks   bool // it waits for its turn to start
 	// trial is a handover under way: from when on, and how often it has ended.
 	trialSpec  string
 	trialSince time.Time
@@ -88,9 +89,14 @@ type pause struct {
 func (u *unit) loop(ctx context.Context) {
 	defer close(u.done)
 	defer u.leave()
+	defer u.s.turns.back(u)
 	for ctx.Err() == nil {
 		changed := u.s.Changed()
+		u.asks = false
 		p := u.step(ctx)
+		if !u.asks && !u.starting() {
+			u.s.turns.back(u)
+		}
 		if p.gone {
 			return
 		}
@@ -105,6 +111,13 @@ func (u *unit) loop(ctx context.Context) {
 		u.await(ctx, changed, t.C)
 		t.Stop()
 	}
+}
+
+// starting reports whether the start is under way for which the unit has its turn.
+func (u *unit) starting() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.misses == 0 && (u.view.State == "fetching" || u.view.State == "starting")
 }
 
 func (u *unit) await(ctx context.Context, changed <-chan struct{}, timer <-chan time.Time) {
@@ -326,6 +339,10 @@ func (u *unit) begin(ctx context.Context, target *spec, fallback string) pause {
 	if dep, why := u.s.unready(target); dep != "" {
 		u.show("waiting", "waits for "+dep+": "+why)
 		return pause{others: true}
+	}
+	if u.asks = !u.s.turns.take(u, rank(target)); u.asks {
+		u.show("waiting", "waits its turn: the node starts a few at a time")
+		return pause{}
 	}
 	stored, err := u.fetch(ctx, target)
 	if err == nil {
