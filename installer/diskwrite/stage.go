@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+
+	"kingpost/internal/blockmap"
 )
 
 // Stage is a target with some places kept in memory: what is written there does not reach the target until it is
@@ -123,9 +125,9 @@ func (s *Stage) Zero(off, n int64) error {
 // Passed are the places that were written through to the target since the stage was made.
 func (s *Stage) Passed() []Span { return s.passed }
 
-// Commit writes the bytes of a place that is kept in memory to the target, and where verify is set reads them back from
-// the medium after a sync.
-func (s *Stage) Commit(place Span, verify bool) error {
+// Commit writes the bytes of a place that is kept in memory to the target, syncs, and reads the place back from the
+// medium. The target must read as zeros there: units of zeros are left out.
+func (s *Stage) Commit(place Span) error {
 	var data []byte
 	if err := s.each(place.Off, place.End-place.Off, func(_ int64, in []byte) error {
 		data = append(data, in...)
@@ -135,14 +137,17 @@ func (s *Stage) Commit(place Span, verify bool) error {
 	}); err != nil {
 		return err
 	}
-	if _, err := s.Target.WriteAt(data, place.Off); err != nil {
-		return fmt.Errorf("write %d bytes at %d: %w", len(data), place.Off, err)
+	err := blockmap.Split(data, func(from, to int) error {
+		if _, err := s.Target.WriteAt(data[from:to], place.Off+int64(from)); err != nil {
+			return fmt.Errorf("write %d bytes at %d: %w", to-from, place.Off+int64(from), err)
+		}
+		return nil
+	}, nil)
+	if err != nil {
+		return err
 	}
 	if err := s.Target.Sync(); err != nil {
 		return fmt.Errorf("sync: %w", err)
-	}
-	if !verify {
-		return nil
 	}
 	got := AlignedBuffer(len(data))
 	if n, err := s.Target.ReadAt(got, place.Off); n < len(got) {
