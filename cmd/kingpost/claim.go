@@ -71,18 +71,21 @@ A key that is there already is never overwritten.`,
 		if err != nil {
 			return fmt.Errorf("make a claim key: %w", err)
 		}
-		if file == "" {
-			err = c.write(tlsid.MarshalPrivateKey(key), fileClaim)
-		} else {
-			err = atomicfile.Write(name, tlsid.MarshalPrivateKey(key), 0o600)
-		}
-		if err != nil {
+		if err := storeClaimKey(c, file, key); err != nil {
 			return err
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "kept the key in %s; put this line into node.yaml on the node's ESP:\n", name)
 		return printClaim(cmd, *out, key, name)
 	}
 	return cmd
+}
+
+// storeClaimKey keeps a new key in file, in the configuration folder where that is empty.
+func storeClaimKey(c config, file string, key ed25519.PrivateKey) error {
+	if file == "" {
+		return c.write(tlsid.MarshalPrivateKey(key), fileClaim)
+	}
+	return atomicfile.Write(file, tlsid.MarshalPrivateKey(key), 0o600)
 }
 
 func newClaimShowCommand() *cobra.Command {

@@ -16,6 +16,7 @@ func commands() []*cobra.Command {
 	return []*cobra.Command{
 		newBuildCommand(),
 		newInspectCommand(),
+		newFlashCommand(),
 		newVMCommand(),
 		newRaiseCommand(),
 		newStatusCommand(),

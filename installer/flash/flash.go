@@ -7,8 +7,8 @@
 // at any moment leaves the old system (before anything of the new one was written), nothing that starts, or the new
 // system whole; and running it again always ends in the same.
 //
-// It never looks for targets, asks nobody and opens nothing: devices are package blockdev's, images package
-// imagesource's, questions cmd's. Start with Run.
+// Look says of a target what it is, what is on it and why it must not be written to; it opens nothing for writing. Devices
+// are package blockdev's, images package imagesource's, questions cmd's. Start with Run.
 package flash
 
 import (
@@ -126,7 +126,7 @@ func Run(ctx context.Context, in Input) (*Result, error) {
 	if r.img, err = r.src.identify(ctx, in.Size); err != nil {
 		return nil, err
 	}
-	if err := Fits(r.img, in.Target, in.Config != nil); err != nil {
+	if err := Fits(r.img, in.Target.Size(), in.Target.SectorSize(), in.Config != nil); err != nil {
 		return nil, err
 	}
 	if in.Map != nil && in.Map.Size != r.img.Size {

@@ -98,19 +98,20 @@ func (h headReader) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// Fits says why an image cannot go onto a target; a *RefusedError.
-func Fits(img *Image, t diskwrite.Target, config bool) error {
-	if t.Size() < img.Size {
-		return &RefusedError{fmt.Sprintf("the image needs %d bytes (%.1f GiB), the target has %d (%.1f GiB); use a larger one, or build with smaller slots", img.Size, gib(img.Size), t.Size(), gib(t.Size()))}
+// Fits says why an image cannot go onto a target of size bytes, with sectors of sectorSize; a *RefusedError. config says
+// whether it is to take settings.
+func Fits(img *Image, size int64, sectorSize int, config bool) error {
+	if size < img.Size {
+		return &RefusedError{fmt.Sprintf("the image needs %d bytes (%.1f GiB), the target has %d (%.1f GiB); use a larger one, or build with smaller slots", img.Size, gib(img.Size), size, gib(size))}
 	}
 	switch {
 	case img.Kind == KindISO && config:
 		return &RefusedError{"an ISO is written byte for byte and can take no node.yaml or claim; flash the disk image for that"}
-	case img.Kind == KindISO, img.Table.SectorSize == t.SectorSize():
+	case img.Kind == KindISO, img.Table.SectorSize == sectorSize:
 		return nil
 	}
 	// Other sectors: partition table and ESP are made anew for them, everything else goes by bytes.
-	s := int64(t.SectorSize())
+	s := int64(sectorSize)
 	if s != 512 && s != 4096 {
 		return &RefusedError{fmt.Sprintf("the target has sectors of %d bytes; 512 and 4096 are supported", s)}
 	}
@@ -126,6 +127,13 @@ func Fits(img *Image, t diskwrite.Target, config bool) error {
 }
 
 func gib(n int64) float64 { return float64(n) / (1 << 30) }
+
+// Peek reads as much of a source as it takes to say what the image is, and returns a source that gives all of it.
+func Peek(ctx context.Context, from diskwrite.Source, size int64) (*Image, diskwrite.Source, error) {
+	s := &source{from: from}
+	img, err := s.identify(ctx, size)
+	return img, s, err
+}
 
 // source is the image's source with its head read ahead, hashed where somebody wants the digest.
 type source struct {
