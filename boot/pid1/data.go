@@ -35,6 +35,7 @@ func (p *pid1) data() {
 			p.warn("mount a memory file system on %s: %v", mesh.PathData, err)
 		}
 	}
+	p.finishReset()
 	for _, d := range []struct {
 		path string
 		mode os.FileMode

@@ -66,6 +66,15 @@ func startFakeNode(dir string) (*fakeNode, error) {
 	mux.HandleFunc("POST /v1/call/{seat}/{verb}", n.admit(n.call))
 	mux.HandleFunc("GET /v1/logs/{key...}", n.admit(n.logs))
 	mux.HandleFunc("POST /v1/power", n.admit(func(w http.ResponseWriter, _ *http.Request) { send(w, struct{}{}) }))
+	mux.HandleFunc("POST /v1/reset", n.admit(func(w http.ResponseWriter, r *http.Request) {
+		var req hostapi.ResetRequest
+		if err := json.NewDecoder(r.Body).Decode(&req); err != nil || req.Name != "alpha" {
+			refuse(w, http.StatusConflict, mesh.CodeConflict, "this is the node alpha")
+			return
+		}
+		n.bend("reset")
+		send(w, struct{}{})
+	}))
 	mux.Handle("/v2/", registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	n.srv = &http.Server{Handler: mux, ErrorLog: log.New(io.Discard, "", 0), TLSConfig: &tls.Config{
 		ClientAuth: tls.RequestClientCert,

@@ -17,12 +17,13 @@ import (
 func newNodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "node",
-		Short:   "List nodes, look at one, restart it or switch it off",
+		Short:   "List nodes, look at one, restart it, switch it off or wipe it",
 		Example: "  kingpost node list\n  kingpost node reboot",
 	}
 	cmd.AddCommand(newNodeListCommand(), newNodeStatusCommand(),
 		newPowerCommand("reboot", "Stop everything in order and start the node again", "reboots"),
-		newPowerCommand("poweroff", "Stop everything in order and switch the node off", "switches itself off"))
+		newPowerCommand("poweroff", "Stop everything in order and switch the node off", "switches itself off"),
+		newResetCommand())
 	return cmd
 }
 

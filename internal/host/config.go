@@ -42,6 +42,7 @@ func PathsBelow(root string) Paths {
 // Folders below Paths.State that are this package's and the raise's.
 func (p Paths) node() string     { return filepath.Join(p.State, "node") }
 func (p Paths) identity() string { return filepath.Join(p.State, "identity") }
+func (p Paths) reset() string    { return filepath.Join(p.State, filepath.Base(mesh.PathReset)) }
 func (p Paths) raise() string    { return filepath.Join(p.State, "raise") }
 
 // Raiser raises this node; installer/raise has it.

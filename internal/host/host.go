@@ -117,7 +117,7 @@ func New(cfg Config) (*Host, error) {
 	}
 	h.server = api.New(api.Config{
 		Door: h.door, Supervisor: h.super, Router: h.router, Raises: h.raises, Store: h.front,
-		Node: h.Node, Power: h.Power, Log: cfg.Log, Now: cfg.Now,
+		Node: h.Node, Power: h.Power, Reset: h.Reset, Log: cfg.Log, Now: cfg.Now,
 	})
 	return h, nil
 }

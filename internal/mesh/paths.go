@@ -13,6 +13,9 @@ const (
 	PathState   = PathData + "/lib/kingpost"
 	PathRun     = "/run/kingpost"
 
+	// PathClockSynced holds the last time that time servers confirmed, in seconds since 1970: the clock's floor.
+	PathClockSynced = PathState + "/launcher/clock-synced"
+
 	PathHostSocket = PathRun + "/host.sock"     // the host's API, plain HTTP
 	PathExits      = PathRun + "/exits"         // ExitRecord files written by PID 1
 	PathBoot       = PathRun + "/boot.json"     // BootInfo written by PID 1 before the launcher starts

@@ -312,6 +312,8 @@ func TestBodies(t *testing.T) {
 		{"too large", "PUT", "/v1/declaration", huge, 413},
 		{"root account", "PUT", "/v1/declaration", `{"mesh":"home","node":"alpha","resources":[{"module":"m","id":"a","type":"process","bundle":"b","digest":"sha256:` + strings.Repeat("a", 64) + `","account":"root"}]}`, 400},
 		{"power: unknown action", "POST", "/v1/power", `{"action":"explode"}`, 400},
+		{"reset: no name", "POST", "/v1/reset", `{"keepClaim":true}`, 400},
+		{"reset: unknown key", "POST", "/v1/reset", `{"name":"alpha","yes":true}`, 400},
 		{"power: too large", "POST", "/v1/power", `{"action":"` + strings.Repeat("a", maxSmall) + `"}`, 413},
 		{"raise: twice a key", "POST", "/v1/raise", `{"mesh":"home","mesh":"away"}`, 400},
 		{"wrong method", "DELETE", "/v1/declaration", "", 405},
@@ -359,6 +361,9 @@ func TestConflictAndPower(t *testing.T) {
 	}
 	if err := c.Clear(ctx, "controller/server"); err != nil || len(r.super.cleared) != 1 || r.super.cleared[0] != "controller/server" {
 		t.Errorf("clear: %v, %v", err, r.super.cleared)
+	}
+	if err := c.Reset(ctx, hostapi.ResetRequest{Name: "alpha"}); err != nil || <-r.power != "reset alpha" {
+		t.Errorf("reset: %v", err)
 	}
 	if err := c.Power(ctx, "reboot"); err != nil || <-r.power != "reboot" {
 		t.Error(err)

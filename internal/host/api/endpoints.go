@@ -39,5 +39,6 @@ func endpoints() []endpoint {
 		{"POST", "/v1/raise", door.Rule{Claim: true, Returning: true, Roles: roles(operator)}, (*Server).startRaise},
 		{"GET", "/v1/raise", door.Rule{Claim: true, Returning: true, Roles: roles(operator, viewer, node)}, (*Server).getRaise},
 		{"POST", "/v1/power", door.Rule{Claim: true, Roles: roles(operator)}, (*Server).power},
+		{"POST", "/v1/reset", door.Rule{Claim: true, Roles: roles(operator)}, (*Server).reset},
 	}
 }

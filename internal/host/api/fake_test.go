@@ -205,6 +205,7 @@ func newRig(t testing.TB) *rig {
 		Store:  storefront.New(storefront.Config{Door: r.door, Caller: CallerOf, Dial: dial, Log: log}),
 		Node:   func() hostapi.Node { return hostapi.Node{Name: "alpha"} },
 		Power:  func(a string) error { r.power <- a; return nil },
+		Reset:  func(q hostapi.ResetRequest) error { r.power <- "reset " + q.Name; return nil },
 		Log:    log, Now: r.now,
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -99,6 +99,21 @@ func (s *Server) power(w http.ResponseWriter, r *http.Request, c door.Caller) er
 	return writeJSON(w, http.StatusAccepted, struct{}{})
 }
 
+func (s *Server) reset(w http.ResponseWriter, r *http.Request, c door.Caller) error {
+	var req hostapi.ResetRequest
+	if err := strictjson.Decode(body(w, r, maxSmall), maxSmall, &req); err != nil {
+		return badBody(err, "the request")
+	}
+	if req.Name == "" {
+		return refusal(http.StatusBadRequest, mesh.CodeBadParams, "name: say the name of the node that is to be wiped")
+	}
+	s.cfg.Log.WithField("caller", c.String()).WithField("keepClaim", req.KeepClaim).Warn("api: reset")
+	if err := s.cfg.Reset(req); err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusAccepted, struct{}{})
+}
+
 // resourceKey is "MODULE" or "MODULE/ID" from the path.
 func resourceKey(r *http.Request) (string, error) {
 	module, id := r.PathValue("module"), r.PathValue("id")

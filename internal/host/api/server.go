@@ -41,6 +41,8 @@ type Config struct {
 	Node  func() hostapi.Node
 	// Power begins to stop the node and returns.
 	Power func(action string) error
+	// Reset marks the node to be wiped, begins to reboot it and returns.
+	Reset func(hostapi.ResetRequest) error
 	Log   logrus.FieldLogger
 	Now   func() time.Time
 }

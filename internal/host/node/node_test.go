@@ -3,6 +3,7 @@ package node
 import (
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -121,6 +122,39 @@ func TestSettings(t *testing.T) {
 		if _, err := Load(path, state, release.ParseNodeConfig); err == nil {
 			t.Error("a damaged freeze thaws the node")
 		}
+	})
+	t.Run("reset", func(t *testing.T) {
+		state = t.TempDir()
+		text := "hostname: alpha\nclaim: " + mine + "\nmesh: { raise: home }\n"
+		void := func(r mesh.Reset) {
+			b, err := json.Marshal(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(state, mesh.FileVoid), b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		void(mesh.Reset{NodeConfig: Sum([]byte(text))})
+		if s := load(t, text); s.Key != nil || s.Claim != "" || s.NodeConfig.Mesh.Raise != "" || s.Hostname != "alpha" || len(s.Warnings) != 1 {
+			t.Errorf("the old file: %+v", s)
+		}
+		if s := load(t, text+"# claimed again\n"); s.Key == nil || s.NodeConfig.Mesh.Raise != "home" || len(s.Warnings) != 0 {
+			t.Errorf("an edited file: %+v", s)
+		}
+		void(mesh.Reset{NodeConfig: Sum([]byte(text)), KeepClaim: true})
+		if s := load(t, text); s.Key == nil || s.NodeConfig.Mesh.Raise != "" || len(s.Warnings) != 1 {
+			t.Errorf("the claim is kept: %+v", s)
+		}
+		void(mesh.Reset{}) // there was no file
+		if s := load(t, ""); len(s.Warnings) != 0 {
+			t.Errorf("no file: %+v", s)
+		}
+		os.WriteFile(filepath.Join(state, mesh.FileVoid), []byte("{"), 0o600)
+		if _, err := Load(path, state, release.ParseNodeConfig); err == nil {
+			t.Error("a damaged record gives the node back to its old operator")
+		}
+		state = t.TempDir()
 	})
 	t.Run("unreadable", func(t *testing.T) {
 		s, err := Load(dir, t.TempDir(), func([]byte) (mesh.NodeConfig, error) { return mesh.NodeConfig{}, errors.New("x") })

@@ -2,6 +2,8 @@ package node
 
 import (
 	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,10 +41,14 @@ type frozen struct {
 // is frozen counts all the same.
 func Load(path, dir string, parse func([]byte) (mesh.NodeConfig, error)) (Settings, error) {
 	var s Settings
-	if c, err := read(path, parse); err != nil {
+	c, sum, err := read(path, parse)
+	if err != nil {
 		s.Warnings = append(s.Warnings, fmt.Sprintf("node.yaml does not count: %v", err))
 	} else {
 		s.NodeConfig = c
+	}
+	if err := s.disown(dir, sum); err != nil {
+		return s, err
 	}
 	if b, err := os.ReadFile(filepath.Join(dir, fileFrozen)); err == nil {
 		var f frozen
@@ -68,6 +74,37 @@ func Load(path, dir string, parse func([]byte) (mesh.NodeConfig, error)) (Settin
 		}
 	}
 	return s, nil
+}
+
+// disown takes claim, install and mesh out of a node.yaml that the node had when it was reset: it is nobody's until
+// somebody edits the file.
+func (s *Settings) disown(dir, sum string) error {
+	path := filepath.Join(dir, mesh.FileVoid)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read what a reset left: %w", err)
+	}
+	var r mesh.Reset
+	if err := json.Unmarshal(b, &r); err != nil {
+		return fmt.Errorf("read %s: %w; remove it to let node.yaml count as it is", path, err)
+	}
+	if r.NodeConfig == "" || r.NodeConfig != sum {
+		return nil
+	}
+	what := "its install and mesh do"
+	claimed := s.Claim
+	if !r.KeepClaim {
+		s.Claim, what = "", "its claim, install and mesh do"
+	}
+	if claimed == s.Claim && s.Install == nil && s.NodeConfig.Mesh == (mesh.MeshConfig{}) {
+		return nil
+	}
+	s.Install, s.NodeConfig.Mesh = nil, mesh.MeshConfig{}
+	s.Warnings = append(s.Warnings, "node.yaml is the one from before the node was reset, so "+what+" not count; edit the file on the ESP, a comment will do, to have them count again")
+	return nil
 }
 
 // freeze puts the frozen values in place of those in the file, and warns where they differ.
@@ -103,21 +140,38 @@ func (s *Settings) Freeze(dir string) error {
 	return nil
 }
 
-func read(path string, parse func([]byte) (mesh.NodeConfig, error)) (mesh.NodeConfig, error) {
+// read reads node.yaml; sum is the SHA-256 of the file in hex, empty where there is none.
+func read(path string, parse func([]byte) (mesh.NodeConfig, error)) (c mesh.NodeConfig, sum string, err error) {
+	b, err := ReadConfig(path)
+	if err != nil || b == nil {
+		return c, "", err
+	}
+	c, err = parse(b)
+	return c, Sum(b), err
+}
+
+// ReadConfig reads node.yaml as it is, nil where there is none.
+func ReadConfig(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return mesh.NodeConfig{}, nil
+		return nil, nil
 	}
 	if err != nil {
-		return mesh.NodeConfig{}, err
+		return nil, err
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, mesh.MaxNodeConfig+1))
 	if err != nil {
-		return mesh.NodeConfig{}, err
+		return nil, err
 	}
 	if len(b) > mesh.MaxNodeConfig {
-		return mesh.NodeConfig{}, fmt.Errorf("it is larger than %d bytes", mesh.MaxNodeConfig)
+		return nil, fmt.Errorf("it is larger than %d bytes", mesh.MaxNodeConfig)
 	}
-	return parse(b)
+	return b, nil
+}
+
+// Sum is the SHA-256 of a node.yaml in hex.
+func Sum(b []byte) string {
+	s := sha256.Sum256(b)
+	return hex.EncodeToString(s[:])
 }

@@ -12,6 +12,7 @@
 //	POST /v1/raise                     RaiseRequest -> RaiseStatus (202 started or going on, 200 raised already)
 //	GET  /v1/raise                     RaiseStatus; ?follow=1 streams one JSON object per line until it ends
 //	POST /v1/power                     PowerRequest
+//	POST /v1/reset                     ResetRequest
 //	     /v2/...                       the artifact store (OCI distribution specification), by role
 //
 // An error is an Error with a matching HTTP status.
@@ -155,4 +156,11 @@ type RaiseStep struct {
 // PowerRequest stops a node in order.
 type PowerRequest struct {
 	Action string `json:"action"` // "reboot" or "poweroff"
+}
+
+// ResetRequest wipes a node back to unclaimed.
+type ResetRequest struct {
+	Name string `json:"name"` // the node's own, said once more
+	// KeepClaim lets the claim of node.yaml count afterwards; its mesh and install do not until it is edited.
+	KeepClaim bool `json:"keepClaim,omitempty"`
 }

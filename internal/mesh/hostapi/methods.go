@@ -168,3 +168,9 @@ func (c *Client) FollowRaise(ctx context.Context, each func(RaiseStatus) error) 
 func (c *Client) Power(ctx context.Context, action string) error {
 	return c.get(ctx, http.MethodPost, "/v1/power", PowerRequest{Action: action}, nil)
 }
+
+// Reset wipes the node back to unclaimed: it keeps its release and gets a new key. It returns when the node has taken it
+// down for good and begins to reboot. Another name than the node's own is an *Error with mesh.CodeConflict.
+func (c *Client) Reset(ctx context.Context, req ResetRequest) error {
+	return c.get(ctx, http.MethodPost, "/v1/reset", req, nil)
+}
