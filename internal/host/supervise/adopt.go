@@ -47,17 +47,17 @@ func (s *Supervisor) takeOver(ctx context.Context, key string, ws []workload) {
 	}
 	u.active = main.Spec
 	u.mu.Unlock()
-	u.inst = u.watch(ctx, ws[0])
+	u.inst = u.watch(ctx, ws[0], nil)
 	s.info(key, "adopted process %d", main.PID)
 	u.tries(main.Spec)
 	for _, w := range ws[1:] {
 		if r := w.record(); r.Trial {
-			u.next = u.watch(ctx, w)
+			u.next = u.watch(ctx, w, nil)
 			u.tries(r.Spec)
 			s.info(key, "adopted process %d, which is to take over from process %d", r.PID, main.PID)
 			continue
 		}
-		u.leaveBehind(ctx, u.watch(ctx, w), "process "+formatUint(uint64(main.PID))+" has taken over from it")
+		u.leaveBehind(ctx, u.watch(ctx, w, nil), "process "+formatUint(uint64(main.PID))+" has taken over from it")
 	}
 	if main.Trial {
 		// The old one is gone: it takes over.

@@ -131,8 +131,7 @@ func (u *unit) handover(ctx context.Context, target *spec) pause {
 	default:
 		return u.unstarted(ctx, target.in(slot), err)
 	}
-	u.next = u.watch(ctx, w)
-	u.next.taken = target
+	u.next = u.watch(ctx, w, target)
 	m := *u.move
 	m.PID = u.next.run.PID
 	u.move = &m

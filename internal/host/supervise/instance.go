@@ -69,6 +69,11 @@ func (i *instance) trouble() error {
 	return i.ready.err
 }
 
+// is says whether it is what want asks for.
+func (i *instance) is(want *spec) bool {
+	return i.taken == want || i.run.Spec.satisfies(i.run.Source, want)
+}
+
 // release lets go of the workload without touching it.
 func (i *instance) release() {
 	i.stop()
@@ -77,11 +82,12 @@ func (i *instance) release() {
 }
 
 // watch takes a running workload under supervision: one that was started, or one that was adopted.
-func (u *unit) watch(ctx context.Context, w workload) *instance {
+// taken is the declared spec that it was started for, nil for one that was adopted.
+func (u *unit) watch(ctx context.Context, w workload, taken *spec) *instance {
 	u.openLog()
 	ictx, stop := context.WithCancel(ctx)
 	i := &instance{
-		w: w, run: w.record(), stop: stop, since: time.Now(),
+		w: w, run: w.record(), taken: taken, stop: stop, since: time.Now(),
 		exited: make(chan struct{}), outcomes: make(chan outcome), recheck: make(chan struct{}, 2),
 	}
 	i.wait.Go(func() {
@@ -151,7 +157,7 @@ func (u *unit) check(i *instance, ready bool) *mesh.Health {
 	sp := i.run.Spec
 	// Where something else runs than is wanted (the last good one, while the wanted one is known to fail), its own
 	// check counts, or the check that nothing can pass would take it down as well.
-	if u.want != nil && sp.satisfies(i.run.Source, u.want) {
+	if u.want != nil && i.is(u.want) {
 		sp = u.want
 	}
 	if ready {

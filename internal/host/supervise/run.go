@@ -26,8 +26,7 @@ func (u *unit) start(ctx context.Context, target *spec, st *stored) pause {
 	default:
 		return u.unstarted(ctx, target, err)
 	}
-	u.inst = u.watch(ctx, w)
-	u.inst.taken = target
+	u.inst = u.watch(ctx, w, target)
 	u.s.info(u.key, "started process %d (%s)", u.inst.run.PID, describe(target))
 	return u.supervise(ctx, target, "")
 }
@@ -140,10 +139,14 @@ func (u *unit) supervise(ctx context.Context, target *spec, fallback string) pau
 	u.steady = ready && fallback == ""
 	u.showRunning(why)
 	if !ready {
-		if i.was && u.trialSpec != target.id() {
-			return pause{}
+		var until time.Time // what its checks say wakes us; beside that there are only the ends of its time
+		switch {
+		case target.Health != nil && !i.health.passed:
+			until = i.since.Add(target.startTimeout())
+		case u.trialSpec == target.id():
+			until = i.since.Add(target.readyTimeout())
 		}
-		return pause{until: i.since.Add(target.readyTimeout())}
+		return pause{until: until}
 	}
 	well := i.since.Add(settleTime)
 	if target.Health != nil || target.Ready != nil || !now.Before(well) {
@@ -255,7 +258,6 @@ func (u *unit) failed(sp *spec, reason string) {
 
 // adjust takes over what may change while a workload runs: limits, health, policy, stop, order.
 func (u *unit) adjust(i *instance, target *spec) {
-	i.taken = target
 	was, now := i.run.Spec, target.in(i.run.Spec.slot)
 	same := was.equal(now)
 	if !same {
@@ -264,7 +266,7 @@ func (u *unit) adjust(i *instance, target *spec) {
 		}
 	}
 	u.mu.Lock()
-	i.run.Spec = now
+	i.run.Spec, i.taken = now, target
 	u.mu.Unlock()
 	if same {
 		return

@@ -270,7 +270,7 @@ func (u *unit) step(ctx context.Context) pause {
 		}
 	}
 	target, fallback := u.target(want)
-	if u.next != nil && !u.next.run.Spec.satisfies(u.next.run.Source, target) {
+	if u.next != nil && !u.next.is(target) {
 		u.drop(ctx, "something else is declared")
 		u.moved("failed")
 		return pause{until: time.Now()}
@@ -278,7 +278,7 @@ func (u *unit) step(ctx context.Context) pause {
 	if u.inst == nil {
 		return u.begin(ctx, target, fallback)
 	}
-	if !u.inst.run.Spec.satisfies(u.inst.run.Source, target) {
+	if !u.inst.is(target) {
 		return u.handover(ctx, target)
 	}
 	return u.supervise(ctx, target, fallback)
@@ -304,15 +304,21 @@ func (u *unit) ensure(want *spec) pause {
 func (u *unit) begin(ctx context.Context, target *spec, fallback string) pause {
 	st := u.s.state.get(u.key)
 	id := target.id()
-	if target.Policy == mesh.PolicyOnce && st.Done == id {
-		u.show("done", "")
+	done := func() pause {
+		if fallback != "" {
+			u.show("failed", "what is declared failed, and the last good one has ended: "+fallback)
+		} else {
+			u.show("done", "")
+		}
 		return pause{}
+	}
+	if target.Policy == mesh.PolicyOnce && st.Done == id {
+		return done()
 	}
 	if p := target.Policy; p == mesh.PolicyOnFailure || p == mesh.PolicyNever {
 		switch code, ended := u.finished(id); {
 		case ended && code == 0:
-			u.show("done", "")
-			return pause{}
+			return done()
 		case ended && p == mesh.PolicyNever:
 			u.show("failed", fmt.Sprintf("it ended with code %d, and its policy is never to be started again; `clear` starts it", code))
 			return pause{}
