@@ -31,8 +31,12 @@ func observeConfirmed(ctx context.Context, w *walk) (observation, error) {
 }
 
 func actConfirm(ctx context.Context, w *walk) error {
-	if missing, err := w.resources(ctx); err != nil || missing != "" {
+	missing, err := w.resources(ctx)
+	if err != nil {
 		return err
+	}
+	if missing != "" {
+		return errNotYet // what is missing is starting, and the step's observation says so
 	}
 	for _, seat := range componentSeats {
 		if err := w.askSeat(ctx, seat); err != nil {

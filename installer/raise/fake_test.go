@@ -48,6 +48,7 @@ type fake struct {
 	manifests []mesh.Manifest
 	damaged   string // names a blob that is wrong
 	port      string
+	slow      map[string]time.Duration // until a module is healthy, by its name; startDelay for others
 	seedLog   []bool // seed state at every start of a controller
 
 	calls   int
@@ -140,7 +141,7 @@ func (f *fake) apply() {
 
 // start fails silently where the bytes are not to be had; apply tries again.
 func (f *fake) start(r mesh.Declared, trial bool) {
-	i := &instance{spec: r, since: time.Now(), trial: trial}
+	i := &instance{spec: r, since: time.Now().Add(f.slow[r.Module]), trial: trial}
 	if !r.Artifact().IsZero() {
 		if r.Source == mesh.SourceSeed && !f.seed || r.Source == mesh.SourceStore && !f.inStore(r.Digest) {
 			return

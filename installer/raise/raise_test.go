@@ -124,6 +124,26 @@ func TestRaise(t *testing.T) {
 	}
 }
 
+// TestLateModule raises a mesh one of whose modules is healthy long after the controller: the last steps go on as soon as
+// it is, and not when their next try would be due.
+func TestLateModule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := boot(newDisk())
+		f.slow = map[string]time.Duration{"vault": 40 * time.Second}
+		s := powerOn(t, f, t.TempDir(), "")
+		defer s.off()
+		if _, err := s.Start(t.Context(), request()); err != nil {
+			t.Fatal(err)
+		}
+		s.until(t, "confirming", func(st hostapi.RaiseStatus) bool { return st.Step == 9 })
+		began := time.Now()
+		s.until(t, "done", isDone)
+		if took := time.Since(began); took > 40*time.Second+retryMost/2 {
+			t.Errorf("it took %v after the pivot, 40 s of which the vault was starting", took)
+		}
+	})
+}
+
 func conflict(err error) bool {
 	e, ok := err.(*hostapi.Error)
 	return ok && e.Code == mesh.CodeConflict && e.Status == 409

@@ -24,6 +24,9 @@ const (
 // errRestart ends a walk because a new request came in: everything is observed again, from step 1.
 var errRestart = errors.New("a new request came in")
 
+// errNotYet is what an act returns that could do nothing so far: it is called again at the next change.
+var errNotYet = errors.New("not yet")
+
 // walkSteps goes through all steps, from the first, whatever was reached before.
 func (r *Raiser) walkSteps(ctx context.Context) error {
 	// The channel may hold a poke from the request that this walk is about to read.
@@ -94,7 +97,9 @@ func (r *Raiser) walkStep(ctx context.Context, w *walk, i int, s step, changes <
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			if actErr == nil {
+			if errors.Is(actErr, errNotYet) {
+				failure = ""
+			} else if actErr == nil {
 				// What acted is observed at once; it acts again, if it must, after the usual time.
 				retry = retryFirst
 				nextAct = r.cfg.Now().Add(retryMost)
