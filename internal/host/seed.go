@@ -84,8 +84,14 @@ func (n *RaiseNode) PushSeed(ctx context.Context, e mesh.SeedEntry) error {
 	}
 	c := artifact.NewClient(n.h.dialStore)
 	defer c.HTTP.CloseIdleConnections()
-	return c.Copy(ctx, l, e.Ref, e.Tag, e.Digest, artifact.MountFrom(
-		mesh.Ref{Kind: mesh.ArtifactBundle, Name: e.Name}, mesh.Ref{Kind: mesh.ArtifactImage, Name: e.Name}))
+	var twin []mesh.Ref
+	switch e.Kind {
+	case mesh.ArtifactBundle:
+		twin = []mesh.Ref{{Kind: mesh.ArtifactImage, Name: e.Name}}
+	case mesh.ArtifactImage:
+		twin = []mesh.Ref{{Kind: mesh.ArtifactBundle, Name: e.Name}}
+	}
+	return c.Copy(ctx, l, e.Ref, e.Tag, e.Digest, artifact.MountFrom(twin...))
 }
 
 // ReadStored reads an artifact back from the store: the manifest under its tag, and every blob whole. Blobs

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"slices"
 	"strings"
 
 	"kingpost/internal/mesh"
@@ -177,10 +178,17 @@ func (c *Client) pushManifest(ctx context.Context, a *Artifact, reference string
 	return nil
 }
 
+// smallBlob is what is sent without a question whether it is there: the question takes as long. In bytes.
+const smallBlob = 64 << 10
+
 // pushBlob sends a blob in one request (distribution specification, "POST then PUT").
 func (c *Client) pushBlob(ctx context.Context, ref mesh.Ref, b Blob, from []mesh.Ref) error {
-	if ok, err := c.HasBlob(ctx, ref, string(b.Digest)); ok || err != nil {
-		return err
+	if b.Size > smallBlob {
+		if ok, err := c.HasBlob(ctx, ref, string(b.Digest)); ok || err != nil {
+			return err
+		}
+	} else {
+		from = nil
 	}
 	location, err := c.startUpload(ctx, ref, b, from)
 	if err != nil || location == "" {
@@ -204,15 +212,20 @@ func (c *Client) pushBlob(ctx context.Context, ref mesh.Ref, b Blob, from []mesh
 	return nil
 }
 
-// startUpload returns where to send the blob, or "" when it could be mounted from another repository.
+// startUpload returns where to send the blob, or "" when it could be mounted from another repository. A mount of what is
+// not there begins an upload (distribution specification, "Mounting a blob from another repository"), so the last of
+// those that may have it needs no question before.
 func (c *Client) startUpload(ctx context.Context, ref mesh.Ref, b Blob, from []mesh.Ref) (string, error) {
 	base := "/v2/" + ref.Repository() + "/blobs/uploads/"
 	start := base
-	for _, f := range from {
-		if f == ref {
-			continue
+	from = slices.DeleteFunc(slices.Clone(from), func(f mesh.Ref) bool { return f == ref })
+	for i, f := range from {
+		has := i == len(from)-1
+		if !has {
+			ok, err := c.HasBlob(ctx, f, string(b.Digest))
+			has = ok && err == nil
 		}
-		if ok, err := c.HasBlob(ctx, f, string(b.Digest)); err == nil && ok {
+		if has {
 			start = base + "?mount=" + string(b.Digest) + "&from=" + f.Repository()
 			break
 		}
