@@ -346,7 +346,7 @@ func (m *model) rest() {
 			m.w.problem("%s runs and is not declared", p.run.Spec.name())
 		}
 	}
-	settled := true
+	settled, open := true, false
 	for key, sp := range m.w.declared {
 		r, ok := states[key]
 		if !ok {
@@ -358,11 +358,13 @@ func (m *model) rest() {
 		}
 		can, why := m.can(sp, states)
 		alive := m.w.alive(key)
+		open = open || why == moment
 		if len(alive) > 1 {
 			m.w.problem("%d instances of %s are left", len(alive), key)
 		}
 		settled = settled && can
 		switch {
+		case why == moment:
 		case can && !lasts(sp):
 			if r.State != "done" || len(alive) != 0 {
 				m.w.problem("%s is %s (%s), wanted done", key, r.State, r.Reason)
@@ -377,16 +379,19 @@ func (m *model) rest() {
 			m.w.problem("%s cannot be (%s), and is %s (%s)", key, why, r.State, r.Reason)
 		}
 	}
-	if st.Settled != (settled && m.decl.Revision > 0) {
+	if !open && st.Settled != (settled && m.decl.Revision > 0) {
 		m.w.problem("settled is %t, wanted %t", st.Settled, settled)
 	}
-	if st.Declared != m.decl.Version || settled && m.decl.Revision > 0 && st.Applied != st.Declared {
+	if st.Declared != m.decl.Version || !open && settled && m.decl.Revision > 0 && st.Applied != st.Declared {
 		m.w.problem("declared %v and applied %v, wanted %v", st.Declared, st.Applied, m.decl.Version)
 	}
 }
 
 // lasts says whether a workload runs for good.
 func lasts(sp *spec) bool { return sp.Args[0] != doesEnd }
+
+// moment is why nothing can be said of a resource: what it comes after was ready for a while, and it may have been started then.
+const moment = "what it comes after is ready at times"
 
 // can says whether a spec can be as declared in a world without trouble.
 func (m *model) can(sp *spec, states map[string]hostapi.ResourceStatus) (bool, string) {
@@ -399,6 +404,9 @@ func (m *model) can(sp *spec, states map[string]hostapi.ResourceStatus) (bool, s
 			// Where it had been started before what it comes after failed, it runs on.
 			if a := m.w.alive(sp.Key()); len(a) == 1 && a[0].run.Spec.id() == sp.id() {
 				break
+			}
+			if why == moment || m.w.beenReady(dep) {
+				return false, moment
 			}
 			return false, dep + " is not ready: " + why
 		}

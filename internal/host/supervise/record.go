@@ -29,6 +29,9 @@ type runRecord struct {
 	Slot     string      `json:"slot,omitempty"`
 	// Trial says that it is to take over from another instance of its resource and has not yet.
 	Trial bool `json:"trial,omitempty"`
+	// Stopping says that it was told to stop: its end, whatever its exit code, is then neither a failure nor the completion
+	// of a run.
+	Stopping bool `json:"stopping,omitempty"`
 	// Address is what a container on a private network has.
 	Address netip.Addr `json:"address,omitzero"`
 }

@@ -326,6 +326,12 @@ func (u *unit) end(ctx context.Context, i *instance, reason string) (exit, bool)
 	u.mu.Lock()
 	sp := i.run.Spec
 	u.mu.Unlock()
+	if !i.run.Stopping {
+		i.run.Stopping = true
+		if err := i.w.keep(); err != nil && ctx.Err() == nil {
+			u.s.warn("%v", err)
+		}
+	}
 	if err := i.w.signal(sp.stopSignal()); err != nil {
 		u.s.warn("stop %s: %v", u.key, err)
 	}

@@ -242,6 +242,14 @@ func (u *unit) step(ctx context.Context) pause {
 		u.backoff, u.misses, u.trialSpec = time.Time{}, 0, ""
 		u.unfinish()
 	}
+	if u.next != nil && u.next.run.Stopping { // the host before has begun to stop it
+		u.drop(ctx, "it was being stopped")
+		return pause{until: time.Now()}
+	}
+	if u.inst != nil && u.inst.run.Stopping {
+		u.halt(ctx, "it was being stopped")
+		return pause{until: time.Now()}
+	}
 	for _, i := range []*instance{u.inst, u.next} {
 		if i == nil {
 			continue

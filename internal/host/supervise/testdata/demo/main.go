@@ -54,8 +54,25 @@ func main() {
 		try()
 	case "net":
 		network()
+	case "has":
+		_, err := os.Stat(os.Args[2])
+		check(err)
+	case "write":
+		check(os.WriteFile(os.Args[2], []byte("mine"), 0o600))
+		fmt.Println("written")
+		time.Sleep(time.Hour)
+	case "daemon":
+		// Ends, and leaves a child of another session that holds its output.
+		cmd := exec.Command(os.Args[0], "stubborn", "child")
+		cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = os.Stdout, os.Stderr, &syscall.SysProcAttr{Setsid: true}
+		check(cmd.Start())
+		fmt.Println("child", cmd.Process.Pid)
 	case "tcp":
-		l, err := net.Listen("tcp", ":8080")
+		addr := ":8080"
+		if len(os.Args) > 2 {
+			addr = os.Args[2]
+		}
+		l, err := net.Listen("tcp", addr)
 		check(err)
 		fmt.Println("listening")
 		for {
@@ -187,6 +204,11 @@ func check(err error) {
 
 func serve(well bool) {
 	fmt.Println("serving, epoch", os.Getenv("KINGPOST_EPOCH"), "greeting", os.Getenv("GREETING"))
+	if len(os.Args) > 3 && os.Args[2] == "after" {
+		d, err := time.ParseDuration(os.Args[3])
+		check(err)
+		time.Sleep(d)
+	}
 	l, err := net.Listen("unix", os.Getenv("KINGPOST_SEAT_SOCKET"))
 	check(err)
 	go func() {
