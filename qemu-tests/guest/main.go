@@ -2,13 +2,16 @@
 // somebody inside. It is built into no image.
 //
 //	guest kill PID        sends SIGKILL; needs CAP_KILL
+//	guest kill-host       sends SIGKILL to the host; needs CAP_KILL and the host's socket
 //	guest stay            prints what it was given (environment, files of the folders named), then runs until it is stopped
 //	guest write FILE TEXT appends a line and is done
 //	guest memory PID ...  prints what processes hold in memory, "PID BYTES" a line
 package main
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -16,6 +19,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 func main() {
@@ -36,6 +41,8 @@ func run(args []string) error {
 			return fmt.Errorf("%q is no process", args[1])
 		}
 		return syscall.Kill(pid, syscall.SIGKILL)
+	case args[0] == "kill-host":
+		return killHost()
 	case args[0] == "stay":
 		return stay(args[1:])
 	case args[0] == "write" && len(args) == 3:
@@ -52,6 +59,26 @@ func run(args []string) error {
 		return memory(args[1:])
 	}
 	return fmt.Errorf("unknown command %q", args)
+}
+
+// killHost asks the kernel who serves the host's socket (unix(7), SO_PEERCRED).
+func killHost() error {
+	c, err := net.Dial("unix", os.Getenv("KINGPOST_HOST_SOCKET"))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	cerr := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err := errors.Join(cerr, err); err != nil {
+		return err
+	}
+	fmt.Println("kills the host, process", peer.Pid)
+	return unix.Kill(int(peer.Pid), unix.SIGKILL)
 }
 
 // memory reads VmRSS (proc(5), /proc/PID/status), which everybody may.

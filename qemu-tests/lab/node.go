@@ -45,6 +45,8 @@ type Spec struct {
 	RTC    string // see qemu.Config
 	Record bool   // every write, see Node.Log
 	NICs   []qemu.NIC
+	// Forwards are ports of the node that this machine reaches beside the API's; see qemu.VM.Port.
+	Forwards []int
 }
 
 // Node is a booted node.
@@ -117,7 +119,11 @@ func (l *Lab) Start(ctx context.Context, s Spec) (_ *Node, err error) {
 		disk.Log = n.Log
 	}
 	c := qemu.Config{Name: s.Name, Dir: dir, Accel: accel(), Memory: s.Memory, RTC: s.RTC, Disks: []qemu.Disk{disk}}
-	c.NICs = append([]qemu.NIC{{User: &qemu.User{Restrict: true, Forwards: []qemu.Forward{{Guest: mesh.PortAPI}}}}}, s.NICs...)
+	forwards := []qemu.Forward{{Guest: mesh.PortAPI}}
+	for _, port := range s.Forwards {
+		forwards = append(forwards, qemu.Forward{Guest: port})
+	}
+	c.NICs = append([]qemu.NIC{{User: &qemu.User{Restrict: true, Forwards: forwards}}}, s.NICs...)
 	if s.UEFI {
 		if c.Firmware, err = qemu.FindFirmware("amd64"); err != nil {
 			return nil, err
