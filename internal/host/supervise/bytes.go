@@ -1,7 +1,6 @@
 package supervise
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -23,43 +22,89 @@ import (
 	"kingpost/internal/mesh/artifact"
 )
 
-// content keeps the unpacked bytes of bundles and images: KIND/SOURCE/sha256-HEX holds manifest.json,
-// config.json, index.json (images: what was unpacked) and files/. A folder is renamed into its place when
-// it is whole and on disk, so what has the name was whole once; whether it still is, is checked at each start.
+// content keeps the unpacked bytes of bundles and images. bundles/SOURCE/sha256-HEX holds manifest.json, config.json and
+// files/; images/SOURCE/sha256-HEX the first two, its files are in layers (see layers.go). A folder is renamed into its
+// place when it is whole and on disk, so what has the name was whole once; whether it still is, is checked at each start.
 type content struct {
 	dir   string // mesh.PathState
 	seed  func() (artifact.Source, error)
 	store func() (artifact.Source, error)
+	// keep says what must not be collected: see Supervisor.references.
+	keep func() func(kind mesh.ArtifactKind, source mesh.Source, digest string) bool
+	// floor is how much of the data partition, in bytes, is left free whatever is fetched.
+	floor int64
 	warn  func(format string, a ...any)
+
 	// What two resources share is fetched once. Different artifacts never wait for each other: the store
 	// itself must be able to start while a fetch from it hangs.
 	mu    sync.Mutex
-	locks map[string]*sync.Mutex
-	// using is read-locked while artifacts are made or checked, so that collect keeps out of the way.
-	using sync.RWMutex
+	locks map[string]*useLock
 }
 
-func (c *content) lock(digest string) (unlock func()) {
-	c.using.RLock()
+// useLock is the lock of something that is being made or checked. collect keeps off what has one.
+type useLock struct {
+	sync.Mutex
+	users int
+}
+
+// use keeps collect off name, a folder or file.
+func (c *content) use(name string) (*useLock, func()) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.locks == nil {
-		c.locks = map[string]*sync.Mutex{}
+		c.locks = map[string]*useLock{}
 	}
-	l := c.locks[digest]
+	l := c.locks[name]
 	if l == nil {
-		l = &sync.Mutex{}
-		c.locks[digest] = l
+		l = &useLock{}
+		c.locks[name] = l
 	}
-	c.mu.Unlock()
+	l.users++
+	return l, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(c.locks, name)
+		}
+	}
+}
+
+// lock keeps others from name, and collect too.
+func (c *content) lock(name string) (unlock func()) {
+	l, done := c.use(name)
 	l.Lock()
-	return func() { l.Unlock(); c.using.RUnlock() }
+	return func() {
+		l.Unlock()
+		done()
+	}
+}
+
+// unlessUsed removes a folder or file if nobody uses it.
+func (c *content) unlessUsed(name string) bool {
+	gone := filepath.Join(filepath.Dir(name), unpackPrefix+"gone-"+filepath.Base(name))
+	c.mu.Lock()
+	if c.locks[name] != nil {
+		c.mu.Unlock()
+		return false
+	}
+	// Its name goes at once, the rest while others may go on.
+	err := os.Rename(name, gone)
+	c.mu.Unlock()
+	if err == nil {
+		err = os.RemoveAll(gone)
+	}
+	if err != nil {
+		c.warn("remove %s, which nothing refers to: %v", name, err)
+	}
+	return err == nil
 }
 
 // stored is an artifact on disk, checked.
 type stored struct {
 	Source mesh.Source
-	Files  string         // the folder of its files
+	Files  string         // of a bundle: the folder of its files
 	Image  *ocispec.Image // of an image
+	Layers []string       // of an image: the folders of its layers' files, lowest first
 }
 
 // errSource says that an artifact cannot be had now, as opposed to being wrong.
@@ -76,18 +121,26 @@ func (c *content) ensure(ctx context.Context, ref mesh.Ref, digest string, sourc
 	if source == mesh.SourceAny {
 		onDisk = []mesh.Source{mesh.SourceStore, mesh.SourceSeed}
 	}
-	defer c.lock(digest)()
+	for _, s := range onDisk {
+		defer c.lock(c.folder(ref.Kind, s, digest))()
+	}
 	for _, s := range onDisk {
 		st, err := c.check(ref.Kind, s, digest)
+		var part *damagedLayer
 		switch {
 		case err == nil:
 			return st, nil
+		case errors.As(err, &part):
 		case errors.Is(err, fs.ErrNotExist) && !exists(c.folder(ref.Kind, s, digest)):
-		default:
-			c.warn("%s@%s on disk is damaged and is fetched again: %v", ref, digest, err)
-			if err := os.RemoveAll(c.folder(ref.Kind, s, digest)); err != nil {
-				return nil, fmt.Errorf("remove the damaged %s@%s: %w", ref, digest, err)
-			}
+			continue
+		}
+		c.warn("%s@%s on disk is damaged and is fetched again: %v", ref, digest, err)
+		err = os.RemoveAll(c.folder(ref.Kind, s, digest))
+		if part != nil {
+			err = errors.Join(err, os.RemoveAll(part.dir))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("remove the damaged %s@%s: %w", ref, digest, err)
 		}
 	}
 	var errs []error
@@ -115,29 +168,8 @@ func shortDigest(d string) string {
 
 // fetch unpacks ref@digest from source aside and moves it into place.
 func (c *content) fetch(ctx context.Context, ref mesh.Ref, digest string, source mesh.Source) error {
-	open := c.store
-	if source == mesh.SourceSeed {
-		open = c.seed
-	}
-	src, err := open()
+	src, err := c.open(source)
 	if err != nil {
-		return err
-	}
-	place := c.folder(ref.Kind, source, digest)
-	parent := filepath.Dir(place)
-	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return err
-	}
-	aside, err := os.MkdirTemp(parent, unpackPrefix)
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(aside)
-	if err := os.Chmod(aside, 0o755); err != nil {
-		return err
-	}
-	files := filepath.Join(aside, "files")
-	if err := os.Mkdir(files, 0o755); err != nil {
 		return err
 	}
 	raw, err := src.Manifest(ctx, ref, digest)
@@ -152,36 +184,77 @@ func (c *content) fetch(ctx context.Context, ref mesh.Ref, digest string, source
 	if err != nil {
 		return err
 	}
-	var index *mesh.BundleConfig
-	switch ref.Kind {
-	case mesh.ArtifactBundle:
-		if index, err = artifact.UnpackBundle(ctx, src, ref, digest, files, artifact.Limits{}); err != nil {
-			return err
-		}
-	default:
-		if _, err = artifact.UnpackImage(ctx, src, ref, digest, files, artifact.Limits{}); err != nil {
-			return err
-		}
-		if index, err = indexTree(files); err != nil {
-			return err
-		}
-		b, err := json.Marshal(index)
+	if ref.Kind == mesh.ArtifactImage {
+		done, err := c.fetchLayers(ctx, src, ref, source, m.Layers)
+		defer done()
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(aside, "index.json"), b, 0o644); err != nil {
-			return err
-		}
 	}
-	for name, b := range map[string][]byte{"manifest.json": raw, "config.json": config} {
-		if err := os.WriteFile(filepath.Join(aside, name), b, 0o644); err != nil {
+	return c.place(c.folder(ref.Kind, source, digest), func(aside string) error {
+		for name, b := range map[string][]byte{"manifest.json": raw, "config.json": config} {
+			if err := os.WriteFile(filepath.Join(aside, name), b, 0o644); err != nil {
+				return err
+			}
+		}
+		if ref.Kind != mesh.ArtifactBundle {
+			return nil
+		}
+		limits, err := c.room(0)
+		if err != nil {
 			return err
 		}
+		files := filepath.Join(aside, "files")
+		if err := os.Mkdir(files, 0o755); err != nil {
+			return err
+		}
+		index, err := artifact.UnpackBundle(ctx, src, ref, digest, files, limits)
+		if err != nil {
+			return err
+		}
+		if err := syncFS(aside); err != nil {
+			return err
+		}
+		sealTree(files, index)
+		return nil
+	})
+}
+
+// open is a source; what comes from the store goes on where it broke off.
+func (c *content) open(source mesh.Source) (artifact.Source, error) {
+	if source == mesh.SourceSeed {
+		return c.seed()
+	}
+	src, err := c.store()
+	if err != nil {
+		return nil, err
+	}
+	if from, ok := src.(blobFrom); ok {
+		return &resumed{Source: src, from: from, c: c}, nil
+	}
+	return src, nil
+}
+
+// place makes a folder aside and moves it into its place when it is whole.
+func (c *content) place(place string, make func(aside string) error) error {
+	parent := filepath.Dir(place)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return err
+	}
+	aside, err := os.MkdirTemp(parent, unpackPrefix)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(aside)
+	if err := os.Chmod(aside, 0o755); err != nil {
+		return err
+	}
+	if err := make(aside); err != nil {
+		return err
 	}
 	if err := syncFS(aside); err != nil {
 		return err
 	}
-	sealTree(files, index)
 	if err := os.Rename(aside, place); err != nil {
 		return err
 	}
@@ -221,22 +294,26 @@ func (c *content) check(kind mesh.ArtifactKind, source mesh.Source, digest strin
 	if got := artifact.DigestOf(config); got != string(m.Config.Digest) {
 		return nil, fmt.Errorf("its config hashes to %s, not to %s", got, m.Config.Digest)
 	}
-	st := &stored{Source: source, Files: filepath.Join(dir, "files")}
-	index := config
+	st := &stored{Source: source}
 	if kind == mesh.ArtifactImage {
 		st.Image = &ocispec.Image{}
 		if err := json.Unmarshal(config, st.Image); err != nil {
 			return nil, fmt.Errorf("its config: %w", err)
 		}
-		if index, err = os.ReadFile(filepath.Join(dir, "index.json")); err != nil {
-			return nil, err
-		}
+		st.Layers, err = c.checkLayers(source, m.Layers)
+		return st, err
 	}
+	st.Files = filepath.Join(dir, "files")
+	return st, checkIndexed(st.Files, config)
+}
+
+// checkIndexed checks a tree against a list of its files.
+func checkIndexed(dir string, index []byte) error {
 	var files mesh.BundleConfig
-	if err := json.NewDecoder(bytes.NewReader(index)).Decode(&files); err != nil {
-		return nil, fmt.Errorf("its list of files: %w", err)
+	if err := json.Unmarshal(index, &files); err != nil {
+		return fmt.Errorf("its list of files: %w", err)
 	}
-	return st, checkTree(st.Files, &files)
+	return checkTree(dir, &files)
 }
 
 // checkTree checks every file of a tree: by the kernel's own measure where fs-verity is on, which reads
@@ -307,41 +384,4 @@ func checkFile(root *os.Root, want *mesh.BundleFile, buf []byte) error {
 		return fmt.Errorf("hashes to %s, not to %s", got, want.SHA256)
 	}
 	return nil
-}
-
-// clean removes what fetches that were cut off have left.
-func (c *content) clean() {
-	for _, kind := range []mesh.ArtifactKind{mesh.ArtifactBundle, mesh.ArtifactImage} {
-		ms, _ := filepath.Glob(filepath.Join(c.dir, string(kind)+"s", "*", unpackPrefix+"*"))
-		for _, m := range ms {
-			os.RemoveAll(m)
-		}
-	}
-}
-
-// collect removes every artifact that keep does not want. While one is being fetched it does nothing; it
-// is called again.
-func (c *content) collect(keep func(kind mesh.ArtifactKind, source mesh.Source, digest string) bool) (removed int) {
-	if !c.using.TryLock() {
-		return 0
-	}
-	defer c.using.Unlock()
-	c.locks = nil
-	for _, kind := range []mesh.ArtifactKind{mesh.ArtifactBundle, mesh.ArtifactImage} {
-		for _, source := range []mesh.Source{mesh.SourceSeed, mesh.SourceStore} {
-			es, _ := os.ReadDir(filepath.Join(c.dir, string(kind)+"s", string(source)))
-			for _, e := range es {
-				digest := strings.Replace(e.Name(), "-", ":", 1)
-				if mesh.CheckDigest(digest) != nil || keep(kind, source, digest) {
-					continue
-				}
-				if err := os.RemoveAll(c.folder(kind, source, digest)); err != nil {
-					c.warn("remove %s %s, which nothing refers to: %v", kind, digest, err)
-					continue
-				}
-				removed++
-			}
-		}
-	}
-	return removed
 }

@@ -72,7 +72,7 @@ func (s *Supervisor) startContainer(ctx context.Context, l *launch) (p *proc, er
 	if err := os.MkdirAll(rootfs, 0o755); err != nil {
 		return nil, err
 	}
-	if err := s.mountOverlay(name, l.st.Files, rootfs); err != nil {
+	if err := s.mountImage(name, l.st.Layers, rootfs); err != nil {
 		return nil, err
 	}
 	if err := l.containerEtc(); err != nil {
@@ -166,9 +166,9 @@ func (s *Supervisor) cleanContainer(ctx context.Context, name string) error {
 
 func (s *Supervisor) upperDir(name string) string { return filepath.Join(s.cfg.State, "upper", name) }
 
-// mountOverlay puts a writable layer over an image's files. It lies on the data partition, so that it costs
+// mountImage puts a writable layer over an image's files. It lies on the data partition, so that it costs
 // no memory, and is new at each start: what is to be kept belongs into a volume.
-func (s *Supervisor) mountOverlay(name, lower, at string) error {
+func (s *Supervisor) mountImage(name string, layers []string, at string) error {
 	dir := s.upperDir(name)
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("clear the writable layer: %w", err)
@@ -179,28 +179,7 @@ func (s *Supervisor) mountOverlay(name, lower, at string) error {
 			return err
 		}
 	}
-	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return fmt.Errorf("mount the image: overlay: %w", err)
-	}
-	defer unix.Close(fd)
-	for _, o := range [][2]string{{"source", name}, {"lowerdir", lower}, {"upperdir", upper}, {"workdir", work}} {
-		if err := unix.FsconfigSetString(fd, o[0], o[1]); err != nil {
-			return fmt.Errorf("mount the image: %s=%s: %w", o[0], o[1], err)
-		}
-	}
-	if err := unix.FsconfigCreate(fd); err != nil {
-		return fmt.Errorf("mount the image: %w", err)
-	}
-	m, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("mount the image: %w", err)
-	}
-	defer unix.Close(m)
-	if err := unix.MoveMount(m, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return fmt.Errorf("mount the image at %s: %w", at, err)
-	}
-	return nil
+	return overlay(name, layers, upper, work, at)
 }
 
 // containerEtc writes the instance's hosts, hostname and resolver files.

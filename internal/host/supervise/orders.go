@@ -266,10 +266,7 @@ func (s *Supervisor) collect(ctx context.Context) {
 		if !s.status(false).Settled {
 			continue
 		}
-		keep := s.references()
-		if n := s.below.collect(func(kind mesh.ArtifactKind, source mesh.Source, digest string) bool {
-			return keep[reference{kind, digest}]
-		}); n > 0 {
+		if n := s.below.collect(s.kept()); n > 0 {
 			s.cfg.Log.WithField("artifacts", n).Info("removed what nothing refers to")
 		}
 	}
@@ -280,6 +277,12 @@ const collectDelay = 30 * time.Second
 type reference struct {
 	kind   mesh.ArtifactKind
 	digest string
+}
+
+// kept says of an artifact whether anything refers to it now.
+func (s *Supervisor) kept() func(kind mesh.ArtifactKind, source mesh.Source, digest string) bool {
+	keep := s.references()
+	return func(kind mesh.ArtifactKind, _ mesh.Source, digest string) bool { return keep[reference{kind, digest}] }
 }
 
 // references are the artifacts that are wanted, run, or are the last good ones.

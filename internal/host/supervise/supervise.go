@@ -38,6 +38,10 @@ type Config struct {
 	// Stub is the command that ends up in ExecMain; the spec's path is appended. Default: this program with "exec".
 	Stub []string
 
+	// MinFree is how much of the data partition, in bytes, is left free by what is fetched. 0: a twentieth of it, from
+	// 32 MiB to 1 GiB.
+	MinFree int64
+
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 	Log *logrus.Logger

@@ -104,7 +104,7 @@ func (s *Supervisor) openMachine(host string) (err error) {
 	if s.exits, err = newExits(filepath.Join(s.cfg.Run, "exits")); err != nil {
 		return err
 	}
-	s.content = &content{dir: s.cfg.State, seed: s.seedSource, store: s.storeSource, warn: s.warn}
+	s.content = &content{dir: s.cfg.State, seed: s.seedSource, store: s.storeSource, keep: s.kept, floor: s.cfg.MinFree, warn: s.warn}
 	s.content.clean()
 	s.network = privnet.New(privnet.Config{ResolvConf: s.cfg.ResolvConf, Log: s.cfg.Log})
 	// PID 1 lets go of the log pipes as soon as the host says that it is ready, which may be before Run: what a

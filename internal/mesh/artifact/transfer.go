@@ -28,6 +28,19 @@ func (c *Client) Blob(ctx context.Context, ref mesh.Ref, digest string, size int
 	return VerifyReader(d, digest, size), nil
 }
 
+// BlobFrom opens a blob at an offset in bytes, below its size, to go on with one that is on disk in part. Nothing is
+// verified: who has the whole of it does that.
+func (c *Client) BlobFrom(ctx context.Context, ref mesh.Ref, digest string, size, offset int64) (io.ReadCloser, error) {
+	if err := CheckDigest(digest); err != nil {
+		return nil, err
+	}
+	d := &download{ctx: ctx, c: c, path: c.path(ref, "blobs", digest), size: size, offset: offset}
+	if err := d.open(); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
 // download reads a blob over as many requests as it takes.
 type download struct {
 	ctx    context.Context

@@ -48,6 +48,23 @@ func main() {
 		}
 	case "look":
 		look()
+	case "daemons":
+		// Each leaves the session of who started it, and has no parent any more.
+		for i := range 3 {
+			c := exec.Command(os.Args[0], "stubborn", "child")
+			c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+			check(c.Start())
+			fmt.Println("daemon", i, "of", os.Getpid())
+		}
+		select {}
+	case "leave":
+		// The child keeps the log open.
+		c := exec.Command(os.Args[0], "stubborn", "child")
+		c.Stdout, c.Stderr = os.Stdout, os.Stderr
+		check(c.Start())
+		fmt.Println("leaves", c.Process.Pid)
+		n, _ := strconv.Atoi(os.Args[2])
+		os.Exit(n)
 	case "uid":
 		fmt.Println(os.Getuid(), os.Geteuid())
 	case "try":
