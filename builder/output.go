@@ -2,17 +2,21 @@ package builder
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"kingpost/internal/blockmap"
 	"kingpost/internal/mesh"
 )
 
@@ -25,6 +29,9 @@ const (
 	FileCmdline = "cmdline"      // for a direct start
 	FileRescue  = "rescue.efi"   // the rescue entry's UKI
 	FileRelease = "release.json" // Result
+	// FileMap is the disk image's block map, a bmap 2.0 file: who writes the image checks it by that without hashing its
+	// zeros. `bmaptool copy` takes it too.
+	FileMap = FileDisk + ".bmap"
 )
 
 // FileUKI is the name of a release's UKI.
@@ -197,15 +204,36 @@ func (o *output) describe(ctx context.Context, res *Result) error {
 			res.Files[i], errs[i] = ResultFile{n.Name(), size, sum}, err
 		})
 	}
+	var mapFile ResultFile
+	var mapErr error
+	wg.Go(func() { mapFile, mapErr = o.writeMap(ctx) })
 	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, mapErr)...); err != nil {
 		return err
 	}
+	res.Files = append(res.Files, mapFile)
+	slices.SortFunc(res.Files, func(a, b ResultFile) int { return strings.Compare(a.Name, b.Name) })
 	raw, err := json.MarshalIndent(res, "", "  ")
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(o.path(FileRelease), append(raw, '\n'), 0o644)
+}
+
+// writeMap makes the disk image's block map.
+func (o *output) writeMap(ctx context.Context) (ResultFile, error) {
+	f, err := os.Open(o.path(FileDisk))
+	if err != nil {
+		return ResultFile{}, err
+	}
+	defer f.Close()
+	m, err := blockmap.MakeFile(ctx, f)
+	if err != nil {
+		return ResultFile{}, err
+	}
+	text := m.Encode()
+	sum := sha256.Sum256(text)
+	return ResultFile{FileMap, int64(len(text)), hex.EncodeToString(sum[:])}, os.WriteFile(o.path(FileMap), text, 0o644)
 }
 
 // explain adds what to do to errors that come from the machine and not from what was asked.

@@ -73,6 +73,30 @@ func TestEveryDifferenceIsSeen(t *testing.T) {
 	}
 }
 
+func TestHolesOfAFileAreZeros(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "image"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const size = 40*Piece + 777
+	if err := f.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []int64{7 * Piece, 20*Piece - 3, size - 1} {
+		if _, err := f.WriteAt([]byte("x")[:1], at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := Make(t.Context(), f, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := MakeFile(t.Context(), f); err != nil || len(got.Runs) != 3 || got.Differs(want) != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func TestParseRefuses(t *testing.T) {
 	m, _ := Make(t.Context(), bytes.NewReader(image(2*Piece, 0, Piece)), 2*Piece)
 	good := string(m.Encode())

@@ -18,12 +18,10 @@ func RenewGUIDs(t *gpt.Table, random io.Reader, keep func(gpt.Partition) bool) (
 		if *g != guid(defaultSeed, name) {
 			return nil
 		}
-		var b gpt.GUID
-		if _, err := io.ReadFull(random, b[:]); err != nil {
+		b, err := randomGUID(random)
+		if err != nil {
 			return fmt.Errorf("make a GUID for %s: %w", name, err)
 		}
-		b[7] = b[7]&0x0f | 0x40 // RFC 9562, version 4, in the byte order of the disk
-		b[8] = b[8]&0x3f | 0x80
 		*g, changed = b, true
 		return nil
 	}
