@@ -17,7 +17,7 @@ var (
 
 // outcome is what a disk starts: "old", "new" or "nothing"; anything else is a mix.
 func outcome(t *testing.T, d *faultdisk.Disk, before, after *madeUp) (string, error) {
-	b, err := release.FindBoot(t.Context(), d, d.Size(), true)
+	b, err := release.FindBoot(t.Context(), d, d.Size(), release.DepthWhole)
 	switch {
 	case errors.Is(err, release.ErrNotBootable):
 		return "nothing", nil

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"kingpost/installer/diskwrite"
@@ -134,7 +135,7 @@ func Run(ctx context.Context, in Input) (*Result, error) {
 	}
 	if in.Reader != nil && r.img.Kind == KindDisk {
 		// Its top only: all of it is verified from the medium.
-		if _, err := release.FindBoot(ctx, in.Reader, r.img.Size, false); err != nil {
+		if _, err := release.FindBoot(ctx, in.Reader, r.img.Size, release.DepthTop); err != nil {
 			return nil, &RefusedError{fmt.Sprintf("the image would not boot: %v", err)}
 		}
 	}
@@ -178,10 +179,10 @@ func (r *run) write(ctx context.Context) (*Result, error) {
 	if err := t.Sync(); err != nil {
 		return nil, fmt.Errorf("sync: %w", err)
 	}
-	if err := r.readBack(ctx, w.Map); err != nil {
+	stage := r.stage(w.Held)
+	if err := r.readBack(ctx, w.Map, stage); err != nil {
 		return nil, err
 	}
-	stage := r.stage(w.Held)
 	r.progress(PhaseCheck, 0, size)
 	if r.img.Kind == KindDisk {
 		if err := r.personalise(ctx, stage, res); err != nil {
@@ -221,7 +222,17 @@ func (r *run) verify(res *Result) error {
 	return nil
 }
 
-func (r *run) readBack(ctx context.Context, m *blockmap.Map) error {
+// readBack compares the medium with what was written, and works out meanwhile what it will start: that reads the same medium,
+// and one waits for it while the other one hashes.
+func (r *run) readBack(ctx context.Context, m *blockmap.Map, stage *diskwrite.Stage) error {
+	var bootErr error
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if r.img.Kind == KindDisk {
+		wg.Go(func() { _, bootErr = release.FindBoot(ctx, stage, r.img.Size, release.DepthWhole) })
+	}
 	t := r.in.Target
 	r.progress(PhaseReadBack, 0, m.Size)
 	back := diskwrite.ReadBack{Target: t, Map: m, Zero: r.hold, Workers: r.in.Workers,
@@ -237,7 +248,16 @@ func (r *run) readBack(ctx context.Context, m *blockmap.Map) error {
 			return blame(err)
 		}
 	}
-	return nil
+	wg.Wait()
+	return wouldNotBoot(ctx, bootErr)
+}
+
+// wouldNotBoot says what FindBoot's error means of an image that is on the medium as it is.
+func wouldNotBoot(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%w was written as it is, but would not boot: %w", diskwrite.ErrSource, err)
 }
 
 // blame says what a medium that does not give back what it was given means.

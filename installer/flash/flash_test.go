@@ -78,7 +78,7 @@ func TestFlash(t *testing.T) {
 			if res.Verified != VerifiedMap || res.Converted != (c.sector == 4096) {
 				t.Errorf("verified %q, converted %v", res.Verified, res.Converted)
 			}
-			b, err := release.FindBoot(t.Context(), d, d.Size(), true)
+			b, err := release.FindBoot(t.Context(), d, d.Size(), release.DepthWhole)
 			if err != nil || b.Cmdline.RootHash != m.root || b.Table.FromBackup || b.Table.SectorSize != c.sector || b.Table.Size != d.Size() {
 				t.Fatalf("starts %+v, %v", b, err)
 			}
@@ -333,14 +333,14 @@ func TestRunFails(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			d.Fail = nil
-			if b, err := release.FindBoot(t.Context(), d, d.Size(), true); !errors.Is(err, release.ErrNotBootable) {
+			if b, err := release.FindBoot(t.Context(), d, d.Size(), release.DepthWhole); !errors.Is(err, release.ErrNotBootable) {
 				t.Errorf("it starts %+v, %v", b, err)
 			}
 			// Case: Ctrl-C in the payload and run again, three times, ended in "success" with the payload missing.
 			if _, err := Run(t.Context(), m.input(t, d)); err != nil {
 				t.Fatal(err)
 			}
-			if b, err := release.FindBoot(t.Context(), d, d.Size(), true); err != nil || b.Cmdline.RootHash != m.root {
+			if b, err := release.FindBoot(t.Context(), d, d.Size(), release.DepthWhole); err != nil || b.Cmdline.RootHash != m.root {
 				t.Errorf("after running it again it starts %+v, %v", b, err)
 			}
 		})
@@ -445,7 +445,7 @@ func TestCancelledWhileWriting(t *testing.T) {
 				if !errors.Is(err, context.Canceled) || !errors.As(err, &incomplete) {
 					t.Errorf("got %v", err)
 				}
-				if _, err := release.FindBoot(t.Context(), d, d.Size(), true); !errors.Is(err, release.ErrNotBootable) {
+				if _, err := release.FindBoot(t.Context(), d, d.Size(), release.DepthWhole); !errors.Is(err, release.ErrNotBootable) {
 					t.Error(err)
 				}
 			})

@@ -30,6 +30,16 @@ type Boot struct {
 	Others []BootEntry
 }
 
+// Depth is how much of what a disk starts is read.
+type Depth int
+
+// Depths of FindBoot.
+const (
+	DepthTop      Depth = iota // the structures, and the top of the root's hash tree
+	DepthPrograms              // and every byte of the UKI
+	DepthWhole                 // and every block of the root
+)
+
 // ErrNotBootable is wrapped by errors of FindBoot for a disk that firmware would pass over: nothing on it can be started,
 // rightly or wrongly.
 var ErrNotBootable = errors.New("not bootable")
@@ -37,11 +47,10 @@ var ErrNotBootable = errors.New("not bootable")
 const maxUKI = 1 << 30 // bytes
 
 // FindBoot works out what a disk of size bytes starts, and checks all of it: partition table, boot loader, entry, the UKI
-// against the hash in its name, the root in a slot against the hash that the UKI pins, every block of it where deep is set,
-// else its top. A disk without a partition table or boot loader is ErrNotBootable; any other error means that something
+// against the hash in its name, the root in a slot against the hash that the UKI pins, as deep as depth says. A disk without a partition table or boot loader is ErrNotBootable; any other error means that something
 // starts which is not whole. It reads as the boot does: ReadGPT, the boot loader's order of entries, FindRoots and
 // verity.VerifyAll.
-func FindBoot(ctx context.Context, r io.ReaderAt, size int64, deep bool) (*Boot, error) {
+func FindBoot(ctx context.Context, r io.ReaderAt, size int64, depth Depth) (*Boot, error) {
 	t, err := ReadGPT(r, size, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotBootable, err)
@@ -64,7 +73,7 @@ func FindBoot(ctx context.Context, r io.ReaderAt, size int64, deep bool) (*Boot,
 		return nil, errors.New("the boot loader has no entry to start")
 	}
 	b := &Boot{Table: t, Entry: entries[0], Others: entries[1:]}
-	if err := b.check(ctx, r, esp, deep); err != nil {
+	if err := b.check(ctx, r, esp, depth); err != nil {
 		return nil, fmt.Errorf("boot entry %s: %w", b.Entry.FileName(), err)
 	}
 	return b, nil
@@ -174,7 +183,7 @@ func prefix(s string, is func(byte) bool) string {
 	return s[:i]
 }
 
-func (b *Boot) check(ctx context.Context, r io.ReaderAt, esp *fat32.FS, deep bool) error {
+func (b *Boot) check(ctx context.Context, r io.ReaderAt, esp *fat32.FS, depth Depth) error {
 	name := strings.TrimPrefix(b.Entry.EFI, "/")
 	f, err := esp.OpenFile(name)
 	if err != nil {
@@ -187,7 +196,7 @@ func (b *Boot) check(ctx context.Context, r io.ReaderAt, esp *fat32.FS, deep boo
 	if !ok || len(sum) != 2*sha256.Size {
 		return fmt.Errorf("%s is not named by the hash of its bytes", name)
 	}
-	if deep {
+	if depth >= DepthPrograms {
 		h := sha256.New()
 		if _, err := io.CopyBuffer(h, io.NewSectionReader(f, 0, f.Size()), make([]byte, copyChunk)); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -219,7 +228,7 @@ func (b *Boot) check(ctx context.Context, r io.ReaderAt, esp *fat32.FS, deep boo
 	}
 	var reasons []error
 	for _, root := range FindRoots(r, b.Table, hash, b.Cmdline.HashOffset) {
-		if root.Err == nil && deep {
+		if root.Err == nil && depth >= DepthWhole {
 			root.Err = verity.VerifyAll(ctx, io.NewSectionReader(r, root.Start, root.Size), hash, b.Cmdline.HashOffset, nil)
 		}
 		if root.Err == nil {

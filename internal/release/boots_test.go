@@ -93,12 +93,12 @@ func TestNewGUIDs(t *testing.T) {
 
 func TestFindBootRefusesWhatIsNone(t *testing.T) {
 	f := newFile(t, 1<<20)
-	if _, err := FindBoot(t.Context(), f, 1<<20, true); !errors.Is(err, ErrNotBootable) {
+	if _, err := FindBoot(t.Context(), f, 1<<20, DepthWhole); !errors.Is(err, ErrNotBootable) {
 		t.Errorf("zeros: %v", err)
 	}
 	// The disk of this package's tests has a UKI that is none.
 	d, p, _ := disk(t, DiskSpec{Arch: "amd64", ESPSize: 64 << 20, RootSize: 32 << 20})
-	if _, err := FindBoot(t.Context(), d, p.Size, true); err == nil || errors.Is(err, ErrNotBootable) {
+	if _, err := FindBoot(t.Context(), d, p.Size, DepthWhole); err == nil || errors.Is(err, ErrNotBootable) {
 		t.Errorf("a UKI that is none: %v", err)
 	}
 }
