@@ -6,6 +6,10 @@
 //	guest stay            prints what it was given (environment, files of the folders named), then runs until it is stopped
 //	guest write FILE TEXT appends a line and is done
 //	guest memory PID ...  prints what processes hold in memory, "PID BYTES" a line
+//	guest eat BYTES       holds so much memory and says so, then stays
+//	guest spin            computes, and prints every second how many CPUs it had, "cpus 0.25"
+//	guest fork N          starts up to N children and prints how many it could, "forked 12", then stays
+//	guest self            prints its oom_score_adj and the fs-verity digest of its own program, then stays
 package main
 
 import (
@@ -55,8 +59,17 @@ func run(args []string) error {
 		}
 		return f.Close()
 	}
-	if args[0] == "memory" {
+	switch {
+	case args[0] == "memory":
 		return memory(args[1:])
+	case args[0] == "eat" && len(args) == 2:
+		return eat(args[1])
+	case args[0] == "spin" && len(args) == 1:
+		return spin()
+	case args[0] == "fork" && len(args) == 2:
+		return fork(args[1])
+	case args[0] == "self" && len(args) == 1:
+		return self()
 	}
 	return fmt.Errorf("unknown command %q", args)
 }
