@@ -16,9 +16,10 @@ type File struct {
 	path string
 	most int64
 
-	mu   sync.Mutex
-	f    *os.File
-	size int64
+	mu     sync.Mutex
+	f      *os.File
+	size   int64
+	closed bool
 }
 
 // Open opens or continues the file at path; most is the size in bytes at which it is turned over. The
@@ -52,8 +53,13 @@ func (l *File) open() error {
 func (l *File) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.f == nil {
+	if l.closed {
 		return 0, os.ErrClosed
+	}
+	if l.f == nil { // it could not be opened again the last time, and there may be room now
+		if err := l.open(); err != nil {
+			return 0, err
+		}
 	}
 	if l.size > 0 && l.size+int64(len(p)) > l.most {
 		if err := os.Rename(l.path, l.path+".1"); err != nil {
@@ -74,6 +80,7 @@ func (l *File) Write(p []byte) (int, error) {
 func (l *File) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.closed = true
 	if l.f == nil {
 		return nil
 	}

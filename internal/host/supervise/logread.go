@@ -1,14 +1,12 @@
 package supervise
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
-	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -65,87 +63,49 @@ func (s *Supervisor) logKeys(key string) []string {
 
 // copyLogs writes what is there, in the order of time, and then, if asked, what comes.
 func (s *Supervisor) copyLogs(ctx context.Context, w io.Writer, keys []string, o LogOptions) error {
-	type position struct {
+	type follower struct {
 		key     string
 		changed <-chan struct{}
-		file    *os.File // the newest file, read up to its end
+		file    *os.File // the newest file, read up to where the lines before end
 	}
-	var lines []logLine
-	pos := make([]*position, 0, len(keys))
+	var parts []*logPart
+	var followers []*follower
 	defer func() {
-		for _, p := range pos {
-			if p.file != nil {
-				p.file.Close()
+		for _, p := range parts {
+			p.close()
+		}
+		for _, f := range followers {
+			if f.file != nil {
+				f.file.Close()
 			}
 		}
 	}()
 	for _, key := range keys {
-		p := &position{key: key, changed: s.logChanged(key)}
-		pos = append(pos, p)
-		if o.Follow {
-			if f, err := os.Open(logPath(s.logDir(key), 0)); err == nil {
-				p.file = f
-				if _, err := f.Seek(0, io.SeekEnd); err != nil {
-					return err
-				}
-			}
-		}
-		ls, err := readLines(s.logDir(key), o)
+		f := &follower{key: key, changed: s.logChanged(key)}
+		p, err := openPart(s.logDir(key), o)
 		if err != nil {
 			return err
 		}
-		lines = append(lines, ls...)
-	}
-	sort.SliceStable(lines, func(i, j int) bool { return lines[i].at.Before(lines[j].at) })
-	for _, l := range lines {
-		if _, err := w.Write(l.text); err != nil {
-			return err
+		parts = append(parts, p)
+		if o.Follow {
+			if f.file, err = p.rest(); err != nil {
+				return err
+			}
+			followers = append(followers, f)
 		}
 	}
-	if !o.Follow {
-		return nil
+	if err := mergeLogs(w, parts); err != nil || !o.Follow {
+		return err
 	}
 	var mu sync.Mutex // lines of different resources are not mixed
 	var wg sync.WaitGroup
-	for _, p := range pos {
-		wg.Go(func() {
-			f := p.file
-			p.file = nil
-			s.follow(ctx, &mu, w, p.key, f, p.changed)
-		})
+	for _, f := range followers {
+		file := f.file
+		f.file = nil
+		wg.Go(func() { s.follow(ctx, &mu, w, f.key, file, f.changed) })
 	}
 	wg.Wait()
 	return nil
-}
-
-func readLines(dir string, o LogOptions) ([]logLine, error) {
-	r, shut, err := openLog(dir, o.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	defer shut()
-	br := bufio.NewReaderSize(r, 64<<10)
-	var out []logLine
-	for first := true; ; first = false {
-		b, err := br.ReadBytes('\n')
-		if len(b) > 0 {
-			at, ok := parseLine(b)
-			switch {
-			case !ok && len(out) > 0:
-				out[len(out)-1].text = append(out[len(out)-1].text, b...)
-			case !ok && first && o.Bytes > 0: // cut off in front by the limit
-			case ok && at.Before(o.Since):
-			default:
-				out = append(out, logLine{at, b})
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return out, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
 }
 
 // logChanged is the growth signal of a running log; nil, which never comes, for one that nobody writes.

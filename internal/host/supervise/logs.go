@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,11 +21,14 @@ import (
 const (
 	logTime   = "2006-01-02T15:04:05.000000Z"
 	logFiles  = 4
-	logBuffer = 64 << 10 // one read of a FIFO, which is how much a pipe holds
+	logBuffer = 256 << 10 // bytes: how much the FIFO holds, and one read of it
 )
 
 // logBuffers are shared: a log that is silent holds none.
 var logBuffers = sync.Pool{New: func() any { return new([logBuffer]byte) }}
+
+// logLines are what reads become with their times.
+var logLines = sync.Pool{New: func() any { b := make([]byte, 0, logBuffer+logBuffer/2); return &b }}
 
 // logWriter carries a resource's FIFO into its files.
 type logWriter struct {
@@ -68,6 +70,10 @@ func startLog(fifo, dir string, now func() time.Time, warn func(string, ...any))
 	f, err := os.OpenFile(fifo, os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open the log pipe: %w", err)
+	}
+	// A larger pipe is fewer changes between its two ends. Where it is refused the pipe is as it was.
+	if rc, err := f.SyscallConn(); err == nil {
+		_ = rc.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, logBuffer) })
 	}
 	l := &logWriter{dir: dir, fifo: f, now: now, warn: warn, done: make(chan struct{}), grown: make(chan struct{}), most: mesh.DefaultLog / logFiles}
 	go l.pump()
@@ -142,7 +148,12 @@ func ready(fd uintptr) bool {
 // write appends b, putting the time before each line. A disk that is full or gone loses log, never the workload.
 func (l *logWriter) write(b []byte) {
 	stamp := l.now().UTC().AppendFormat(make([]byte, 0, 32), logTime+" ")
-	out := make([]byte, 0, len(b)+len(b)/16+64)
+	kept := logLines.Get().(*[]byte)
+	out := (*kept)[:0]
+	defer func() {
+		*kept = out
+		logLines.Put(kept)
+	}()
 	for len(b) > 0 {
 		if !l.mid {
 			out = append(out, stamp...)
@@ -168,27 +179,45 @@ func (l *logWriter) write(b []byte) {
 	l.grown = make(chan struct{})
 }
 
+// append writes b, turning the files over where one is full: between two lines if there is an end of one.
 func (l *logWriter) append(b []byte) error {
-	if l.file == nil {
-		f, err := os.OpenFile(logPath(l.dir, 0), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+	for len(b) > 0 {
+		if l.file == nil {
+			f, err := os.OpenFile(logPath(l.dir, 0), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+			if err != nil {
+				return err
+			}
+			st, err := f.Stat()
+			if err != nil {
+				f.Close()
+				return err
+			}
+			l.file, l.size = f, st.Size()
+		}
+		fits := b
+		if room := l.most - l.size; int64(len(b)) > room {
+			fits = b[:max(room, 0)]
+			if i := bytes.LastIndexByte(fits, '\n'); i >= 0 {
+				fits = fits[:i+1]
+			}
+		}
+		n, err := l.file.Write(fits)
+		l.size += int64(n)
 		if err != nil {
 			return err
 		}
-		st, err := f.Stat()
-		if err != nil {
-			f.Close()
+		if b = b[n:]; len(b) == 0 {
+			return nil
+		}
+		if err := l.turn(); err != nil {
 			return err
 		}
-		l.file, l.size = f, st.Size()
 	}
-	n, err := l.file.Write(b)
-	l.size += int64(n)
-	if err != nil {
-		return err
-	}
-	if l.size < l.most {
-		return nil
-	}
+	return nil
+}
+
+// turn begins a new file; the oldest one goes.
+func (l *logWriter) turn() error {
 	l.file.Close()
 	l.file = nil
 	for i := logFiles - 1; i > 0; i-- {
@@ -209,12 +238,6 @@ func (l *logWriter) changed() <-chan struct{} {
 	return l.grown
 }
 
-// logLine is one line of a log with its time; continued where a line is cut off by a rotation.
-type logLine struct {
-	at   time.Time
-	text []byte // whole, with its time and newline
-}
-
 // parseLine finds a line's time. A line without one belongs to the line before it.
 func parseLine(b []byte) (time.Time, bool) {
 	if len(b) <= len(logTime) || b[len(logTime)] != ' ' {
@@ -222,42 +245,4 @@ func parseLine(b []byte) (time.Time, bool) {
 	}
 	t, err := time.Parse(logTime, string(b[:len(logTime)]))
 	return t, err == nil
-}
-
-// openLog opens a log's files as one stream, oldest first, from at most the last limit bytes on (0: all).
-func openLog(dir string, limit int64) (io.Reader, func(), error) {
-	var files []*os.File
-	shut := func() {
-		for _, f := range files {
-			f.Close()
-		}
-	}
-	var rs []io.Reader
-	var total int64
-	for i := 0; i < logFiles; i++ {
-		f, err := os.Open(logPath(dir, i))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			shut()
-			return nil, nil, fmt.Errorf("read the log: %w", err)
-		}
-		files = append(files, f)
-		st, err := f.Stat()
-		if err != nil {
-			shut()
-			return nil, nil, err
-		}
-		size, from := st.Size(), int64(0)
-		if limit > 0 && total+size > limit {
-			from = size - (limit - total)
-		}
-		rs = append([]io.Reader{io.NewSectionReader(f, from, size-from)}, rs...)
-		total += size - from
-		if limit > 0 && total >= limit {
-			break
-		}
-	}
-	return io.MultiReader(rs...), shut, nil
 }

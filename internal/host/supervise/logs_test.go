@@ -8,8 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestLogFiles(t *testing.T) {
@@ -49,26 +52,146 @@ func TestLogFiles(t *testing.T) {
 		}
 		total += info.Size()
 	}
-	if len(es) != logFiles || total > bound+logFiles*2*logBuffer {
+	if len(es) != logFiles || total > bound {
 		t.Errorf("%d files with %d bytes", len(es), total)
 	}
-	lines, err := readLines(filepath.Join(dir, "files"), LogOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if end := lines[len(lines)-1].text; !bytes.HasSuffix(end, []byte("last, without an end")) {
+	lines := partOf(t, filepath.Join(dir, "files"), LogOptions{})
+	if end := lines[len(lines)-1]; !strings.HasSuffix(end, "last, without an end") {
 		t.Errorf("the end is %q", end)
 	}
 	if len(lines) < 15_000 {
 		t.Errorf("only %d lines are kept", len(lines))
 	}
-	since, err := readLines(filepath.Join(dir, "files"), LogOptions{Since: lines[len(lines)-100].at})
-	if err != nil || len(since) < 100 || len(since) > len(lines)/2 {
-		t.Errorf("since: %d lines, %v", len(since), err)
+	at, ok := parseLine([]byte(lines[len(lines)-100]))
+	if !ok {
+		t.Fatalf("a line is %q", lines[len(lines)-100])
 	}
-	some, err := readLines(filepath.Join(dir, "files"), LogOptions{Bytes: 1000})
-	if err != nil || len(some) == 0 || len(some) > 5 {
-		t.Errorf("the last 1000 bytes: %d lines, %v", len(some), err)
+	since := partOf(t, filepath.Join(dir, "files"), LogOptions{Since: at})
+	if len(since) < 100 || len(since) > len(lines)/2 {
+		t.Errorf("since: %d lines", len(since))
+	}
+	some := partOf(t, filepath.Join(dir, "files"), LogOptions{Bytes: 1000})
+	if len(some) == 0 || len(some) > 5 {
+		t.Errorf("the last 1000 bytes: %d lines", len(some))
+	}
+}
+
+// partOf is what a reader of a log gets, by lines.
+func partOf(t *testing.T, dir string, o LogOptions) []string {
+	t.Helper()
+	p, err := openPart(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	var b strings.Builder
+	if err := mergeLogs(&b, []*logPart{p}); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+}
+
+// TestLogLong: a line of 10 MB and bytes that are no text come out as they went in, between lines of others in their order.
+func TestLogLong(t *testing.T) {
+	dir := t.TempDir()
+	s := &Supervisor{cfg: Config{State: dir}, units: map[string]*unit{}}
+	now := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
+	clock := func() time.Time { now = now.Add(time.Millisecond); return now }
+	long := bytes.Repeat([]byte{'y', 0, 0xff, 0x1b}, 10<<20/4)
+	write := func(key string, chunks ...[]byte) {
+		t.Helper()
+		fifo := filepath.Join(dir, nameOf(key)+".fifo")
+		l, err := startLog(fifo, s.logDir(key), clock, t.Logf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.close()
+		w, err := os.OpenFile(fifo, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		for _, c := range chunks {
+			if _, err := w.Write(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write("m/a", []byte("a first\n"))
+	write("m/b", []byte("b first\n"), long, []byte("\n"))
+	write("m/a", []byte("a last\n"))
+	var out bytes.Buffer
+	if err := s.copyLogs(t.Context(), &out, []string{"m/a", "m/b"}, LogOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var texts [][]byte
+	for _, line := range bytes.Split(bytes.TrimSuffix(out.Bytes(), []byte("\n")), []byte("\n")) {
+		if _, ok := parseLine(line); !ok {
+			t.Fatalf("a line has no time: %.60q", line)
+		}
+		texts = append(texts, line[len(logTime)+1:])
+	}
+	want := [][]byte{[]byte("a first"), []byte("b first"), long, []byte("a last")}
+	if len(texts) != len(want) {
+		t.Fatalf("%d lines came back, wanted %d", len(texts), len(want))
+	}
+	for i := range want {
+		if !bytes.Equal(texts[i], want[i]) {
+			t.Errorf("line %d has %d bytes, %.40q; wanted %d", i, len(texts[i]), texts[i], len(want[i]))
+		}
+	}
+}
+
+// TestLogDiskFull: a log that cannot be written loses lines and never keeps its writer waiting; with room it goes on.
+func TestLogDiskFull(t *testing.T) {
+	cgroupRoot(t) // in a mount namespace of its own
+	dir := t.TempDir()
+	files := filepath.Join(dir, "files")
+	if err := os.Mkdir(files, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", files, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skip(err)
+	}
+	defer unmount(files)
+	fifo := filepath.Join(dir, "m.a.fifo")
+	var warned atomic.Int32
+	l, err := startLog(fifo, files, time.Now, func(string, ...any) { warned.Add(1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	w, err := os.OpenFile(fifo, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	line := strings.Repeat("x", 1000)
+	for range 4000 { // four times what there is room for
+		fmt.Fprintln(w, line)
+	}
+	for i := 0; warned.Load() == 0; i++ {
+		if i == 100 {
+			t.Fatal("nobody was told")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if err := unix.Mount("tmpfs", files, "tmpfs", unix.MS_REMOUNT, "size=8m"); err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; ; i++ {
+		fmt.Fprintln(w, "room again")
+		b, _ := os.ReadFile(logPath(files, 0))
+		if strings.Contains(string(b), "room again") {
+			break
+		}
+		if i == 200 {
+			t.Fatal("it does not go on")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if n := warned.Load(); n > 3 {
+		t.Errorf("it was said %d times", n)
 	}
 }
 
