@@ -3,6 +3,7 @@ package qemutests
 import (
 	"archive/tar"
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -47,6 +48,11 @@ func TestContainers(t *testing.T) {
 	private("shop", "web", []string{"net"}, mesh.Port{Host: greetPort, Container: 8080}, mesh.Port{Host: shopOrders, Container: 8081})
 	private("data", "db", []string{"net"}, mesh.Port{Host: dataOrders, Container: 8081})
 	private("tries", "it", []string{"try", "/bin/raised"})
+	full := mesh.Manifest{Module: "full", Version: "1", Resources: []mesh.Resource{
+		{ID: "fills", Type: mesh.KindContainer, Name: "demo", Args: []string{"fill", "/data/file"}, Volumes: []mesh.Mount{{Volume: "data", Path: "/data"}}, After: []string{"data"}},
+		{ID: "data", Type: mesh.KindVolume, Size: 8 << 20},
+	}}
+	call(t, n, mesh.SeatController, verbs.Push, verbs.PushParams{Manifest: full, Digests: digests}, nil)
 	need(t, n.UntilStatus(t.Context(), lab.StepTime, lab.Settled), "the containers")
 
 	inside := []struct{ what, words, want string }{
@@ -69,6 +75,7 @@ func TestContainers(t *testing.T) {
 		t.Errorf("the other way round: %q", got)
 	}
 	confined(t, n)
+	limited(t, n)
 
 	kept := connect(t, n, greetPort)
 	if line, err := bufio.NewReader(kept).ReadString('\n'); err != nil || !strings.HasPrefix(line, "web-shop greets") {
@@ -137,6 +144,25 @@ func confined(t *testing.T, n *lab.Node) {
 	var uid, effective int
 	if _, err := fmt.Sscan(got["run /bin/raised"], &uid, &effective); err != nil || uid == 0 || effective != uid {
 		t.Errorf("a setuid program of root's ran as %q", got["run /bin/raised"])
+	}
+}
+
+// limited checks that a volume of 8 MiB holds no more.
+func limited(t *testing.T, n *lab.Node) {
+	t.Helper()
+	var text string
+	need(t, lab.Until(t.Context(), lab.StepTime, func(ctx context.Context) error {
+		var err error
+		text, err = n.Logs(ctx, "full/fills", 4096)
+		if err == nil && !strings.Contains(text, "wrote") {
+			err = fmt.Errorf("it says %q", text)
+		}
+		return err
+	}), "a volume to be full")
+	var size int64
+	_, err := fmt.Sscanf(text[strings.Index(text, "wrote"):], "wrote %d", &size)
+	if err != nil || size > 8<<20 || size < 7<<20 || !strings.Contains(text, "quota exceeded") {
+		t.Errorf("a volume of 8 MiB: %q", text)
 	}
 }
 

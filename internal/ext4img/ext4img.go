@@ -38,9 +38,10 @@ const MinSize = 64 << 20
 const (
 	// features is the whole list, behind "none", so that no version's defaults decide. resize_inode keeps room for
 	// group descriptors, so that the kernel grows it without moving anything; above maxGrown it turns to meta_bg by
-	// itself. verity lets the host have the kernel check bundles.
+	// itself. verity lets the host have the kernel check bundles; quota and project, with which the kernel needs the
+	// module quota_v2 to mount it, let it limit what a volume holds.
 	features = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super," +
-		"large_file,huge_file,dir_nlink,extra_isize,metadata_csum,verity"
+		"large_file,huge_file,dir_nlink,extra_isize,metadata_csum,verity,quota,project"
 
 	// config takes the place of the machine's mke2fs.conf.
 	config = "[defaults]\n\tblocksize = 4096\n\tinode_size = 256\n\thash_alg = half_md4\n\tenable_periodic_fsck = 0\n" +
@@ -97,7 +98,7 @@ func makeImage(ctx context.Context, path string, o Options) (err error) {
 	extended := []string{
 		"hash_seed=" + text(o.HashSeed),
 		"root_owner=0:0", // not the builder's
-		"lazy_itable_init=0", "lazy_journal_init=0", "nodiscard",
+		"quotatype=prjquota", "lazy_itable_init=0", "lazy_journal_init=0", "nodiscard",
 		fmt.Sprintf("resize=%d", int64(maxGrown/BlockSize)),
 	}
 	cmd := exec.CommandContext(ctx, tool, "-q", "-F", "-t", "ext4", "-O", features, "-b", fmt.Sprint(BlockSize), "-I", "256",

@@ -45,7 +45,7 @@ func TestImageIsClean(t *testing.T) {
 				`Filesystem volume name: +kingpost-data`,
 				`Filesystem UUID: +01020000-0000-0000-0000-000000000003`,
 				`Directory Hash Seed: +04050000-0000-0000-0000-000000000006`,
-				`Filesystem features: +has_journal ext_attr resize_inode dir_index filetype extent 64bit flex_bg sparse_super large_file huge_file dir_nlink extra_isize metadata_csum verity\n`,
+				`Filesystem features: +has_journal ext_attr resize_inode dir_index filetype extent 64bit flex_bg sparse_super large_file huge_file dir_nlink extra_isize quota metadata_csum project verity\n`,
 				`Block size: +4096`,
 				`Inodes per group: +8192`,
 				`Reserved GDT blocks: +511\n`,

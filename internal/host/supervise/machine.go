@@ -24,10 +24,7 @@ func (m machine) volume(sp *spec) (string, error) {
 	if err := m.s.ensureVolume(sp); err != nil {
 		return "", err
 	}
-	if sp.Size > 0 {
-		return noLimit, nil
-	}
-	return "", nil
+	return m.s.limitVolume(sp)
 }
 
 func (m machine) fetch(ctx context.Context, sp *spec) (*stored, error) {

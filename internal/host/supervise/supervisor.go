@@ -35,6 +35,7 @@ type Supervisor struct {
 	exits    *exits
 	content  *content
 	network  *privnet.Network
+	quota    sync.Mutex // of the projects of volumes
 
 	mu       sync.Mutex
 	decl     *mesh.Declaration

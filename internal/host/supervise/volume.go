@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"kingpost/internal/projquota"
 )
 
 // makeVolume makes a volume's folder. The folder appears with its owner and mode or not at all.
@@ -59,8 +61,54 @@ func (s *Supervisor) ensureVolume(sp *spec) error {
 	return nil
 }
 
-// noLimit is what a volume with a size is told: the data partition has no quotas.
+// noLimit is what a volume with a size is told where it cannot be kept to it.
 const noLimit = "its size is not limited: the data partition has no quotas"
+
+// firstProject is the first number that a volume is given; those below are for people.
+const firstProject = 10000
+
+// limitVolume keeps a volume to its size; note says where that cannot be. A volume that never had a size is left alone,
+// and one that had keeps its number.
+func (s *Supervisor) limitVolume(sp *spec) (note string, err error) {
+	dir := s.volumeDir(sp.Module, sp.ID)
+	s.quota.Lock()
+	defer s.quota.Unlock()
+	project, err := projquota.Project(dir)
+	if err == nil && project == 0 && sp.Size > 0 {
+		if project, err = s.freeProject(); err == nil {
+			// The limit comes first: from its first moment in the project the volume has it.
+			if err = projquota.Limit(dir, project, sp.Size); err == nil {
+				err = projquota.Assign(dir, project)
+			}
+		}
+	} else if err == nil && project != 0 {
+		err = projquota.Limit(dir, project, sp.Size)
+	}
+	if errors.Is(err, projquota.ErrNone) {
+		if sp.Size > 0 {
+			return noLimit, nil
+		}
+		return "", nil
+	}
+	return "", err
+}
+
+// freeProject is a number that no volume has. s.quota is held.
+func (s *Supervisor) freeProject() (uint32, error) {
+	next := uint32(firstProject)
+	dirs, err := filepath.Glob(filepath.Join(s.cfg.State, "volumes", "*", "*"))
+	if err != nil {
+		return 0, err
+	}
+	for _, d := range dirs {
+		p, err := projquota.Project(d)
+		if err != nil {
+			return 0, err
+		}
+		next = max(next, p+1)
+	}
+	return next, nil
+}
 
 func ownerOf(st fs.FileInfo) (int, bool) {
 	if s, ok := st.Sys().(*syscall.Stat_t); ok {

@@ -65,6 +65,8 @@ func main() {
 		fmt.Println("leaves", c.Process.Pid)
 		n, _ := strconv.Atoi(os.Args[2])
 		os.Exit(n)
+	case "fill":
+		fill(os.Args[2])
 	case "uid":
 		fmt.Println(os.Getuid(), os.Geteuid())
 	case "try":
@@ -99,6 +101,23 @@ func main() {
 			c.Close()
 		}
 	}
+}
+
+// fill writes to a file until that fails, and says how far it came.
+func fill(path string) {
+	f, err := os.Create(path)
+	check(err)
+	block, size := make([]byte, 64<<10), 0
+	for err == nil && size < 64<<20 {
+		var n int
+		n, err = f.Write(block)
+		size += n
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	fmt.Println("wrote", size, "bytes:", err)
+	time.Sleep(time.Hour)
 }
 
 // try tells what becomes of system calls that nobody needs who is confined, as one line of JSON, and stays.
