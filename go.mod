@@ -3,6 +3,7 @@ module kingpost
 go 1.26.0
 
 require (
+	github.com/beevik/ntp v1.5.0
 	github.com/diskfs/go-diskfs v1.9.4
 	github.com/erofs/go-erofs v0.3.1
 	github.com/goccy/go-yaml v1.19.2

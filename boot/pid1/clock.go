@@ -11,9 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kingpost/internal/atomicfile"
+	"kingpost/internal/mesh"
 )
 
-// clockFile holds the last known time, in seconds since 1970.
+// clockFile holds the last known time, in seconds since 1970. It is what the clock is raised to, and no floor: a clock that
+// stood in the future has written it, and time servers may say better. Their word is in mesh.PathClockSynced.
 const clockFile = stateDir + "/clock"
 
 // clockEvery is how often the time is kept.
@@ -22,12 +24,14 @@ const clockEvery = 10 * time.Minute
 // clock raises a clock that stands before the release's date or before the last time that is on disk. A machine without a
 // battery would otherwise take every certificate for one from the future.
 func (p *pid1) clock() {
-	var last string
-	if b, err := os.ReadFile(clockFile); err == nil {
-		last = string(b)
+	var last []string
+	for _, f := range []string{clockFile, mesh.PathClockSynced} {
+		if b, err := os.ReadFile(f); err == nil {
+			last = append(last, string(b))
+		}
 	}
 	now := time.Now()
-	to, text := floor(now, p.info.Release.Date, last)
+	to, text := floor(now, p.info.Release.Date, last...)
 	if text == "" {
 		return
 	}
@@ -45,15 +49,17 @@ var maxClock = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // floor is the least that the clock may show: the later of the release's date and the last time on disk. The text is
 // empty when now is not before it. What cannot be read counts as not there.
-func floor(now time.Time, date, last string) (time.Time, string) {
+func floor(now time.Time, date string, last ...string) (time.Time, string) {
 	least := time.Time{}
 	from := "the release's date"
 	if t, err := time.Parse(time.DateOnly, date); err == nil {
 		least = t
 	}
-	if sec, err := strconv.ParseInt(strings.TrimSpace(last), 10, 64); err == nil {
-		if t := time.Unix(sec, 0).UTC(); t.After(least) && t.Before(maxClock) {
-			least, from = t, "the last time on disk"
+	for _, l := range last {
+		if sec, err := strconv.ParseInt(strings.TrimSpace(l), 10, 64); err == nil {
+			if t := time.Unix(sec, 0).UTC(); t.After(least) && t.Before(maxClock) {
+				least, from = t, "the last time on disk"
+			}
 		}
 	}
 	if !now.Before(least) {

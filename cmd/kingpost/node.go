@@ -100,7 +100,7 @@ func (s *nodeStatus) table(w io.Writer) error {
 		"data", fmt.Sprintf("%s free of %s", size(n.DataFree), size(n.DataSize)),
 		"host", fmt.Sprintf("%s, pid %d", n.Host.Digest, n.Host.PID),
 		"up", age(time.Duration(n.Uptime*float64(time.Second))),
-		"clock", strings.TrimSpace(n.Time.UTC().Format(time.RFC3339)+" "+n.Boot.Clock),
+		"clock", strings.TrimSpace(n.Time.UTC().Format(time.RFC3339)+" "+synced(n.Clock)+" "+n.Boot.Clock),
 		"warnings", strings.Join(append(append([]string{}, n.Boot.Warnings...), n.Warnings...), "; "))
 	if err != nil {
 		return err
@@ -112,6 +112,17 @@ func (s *nodeStatus) table(w io.Writer) error {
 		return err
 	}
 	return resourcesTable(w, s.Status.Resources, n.Time)
+}
+
+// synced says who keeps a clock right.
+func synced(c *hostapi.TimeStatus) string {
+	switch {
+	case c == nil:
+		return ""
+	case c.Synced:
+		return fmt.Sprintf("synced with %s (%s), was off by %+.3f s;", c.Server, c.From, c.Offset)
+	}
+	return "not synced: " + c.Reason + ";"
 }
 
 func slot(s string) string {

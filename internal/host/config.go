@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -43,7 +44,10 @@ func PathsBelow(root string) Paths {
 func (p Paths) node() string     { return filepath.Join(p.State, "node") }
 func (p Paths) identity() string { return filepath.Join(p.State, "identity") }
 func (p Paths) reset() string    { return filepath.Join(p.State, filepath.Base(mesh.PathReset)) }
-func (p Paths) raise() string    { return filepath.Join(p.State, "raise") }
+func (p Paths) clock() string {
+	return filepath.Join(p.State, strings.TrimPrefix(mesh.PathClockSynced, mesh.PathState))
+}
+func (p Paths) raise() string { return filepath.Join(p.State, "raise") }
 
 // Raiser raises this node; installer/raise has it.
 type Raiser interface {

@@ -24,6 +24,7 @@ import (
 	"kingpost/internal/host/storefront"
 	"kingpost/internal/host/successor"
 	"kingpost/internal/host/supervise"
+	"kingpost/internal/host/timesync"
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/tlsid"
 )
@@ -41,6 +42,7 @@ type Host struct {
 	front    *storefront.Front
 	server   *api.Server
 	net      *network.Manager
+	clock    *timesync.Keeper // nil where the host leaves the machine's clock alone
 	broker   *probe.Broker
 	started  time.Time
 	boot     mesh.BootInfo
@@ -115,6 +117,9 @@ func New(cfg Config) (*Host, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("node.yaml: %w", err)
 	}
+	if cfg.Network {
+		h.clock = h.timeKeeper()
+	}
 	h.server = api.New(api.Config{
 		Door: h.door, Supervisor: h.super, Router: h.router, Raises: h.raises, Store: h.front,
 		Node: h.Node, Power: h.Power, Reset: h.Reset, Log: cfg.Log, Now: cfg.Now,
@@ -160,6 +165,7 @@ func (h *Host) Run(ctx context.Context) error {
 			h.cfg.Log.WithError(err).Warn("host: set the machine's name")
 		}
 		run("network", h.net.Run)
+		run("time", h.clock.Run)
 	}
 	run("raise", h.runRaise)
 

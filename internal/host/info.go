@@ -35,7 +35,7 @@ func (h *Host) Node() hostapi.Node {
 	n := hostapi.Node{
 		Name: h.Name(), ID: h.self.ID, Key: h.self.Fingerprint, Release: h.boot.Release, Boot: h.boot,
 		Claimed: h.settings.Key != nil, Mesh: m, State: h.state(), Addresses: h.net.Addresses(),
-		Time: now, Uptime: uptime(),
+		Time: now, Clock: h.timeStatus(), Uptime: uptime(),
 		Host:     hostapi.HostInfo{Digest: h.cfg.Digest, PID: os.Getpid(), Since: h.started},
 		Warnings: slices.Clone(h.settings.Warnings),
 	}

@@ -10,6 +10,8 @@ type Membership struct {
 	Operator string `json:"operator,omitempty"`
 	// Joined is set on a node that joined; the control-node, which was raised, has it false.
 	Joined bool `json:"joined,omitempty"`
+	// ControlNode is where the control-node's API answers, HOST:PORT, on a node that joined.
+	ControlNode string `json:"controlNode,omitempty"`
 }
 
 // SeedEntry is one artifact of the seed, bound to its digest.

@@ -36,6 +36,8 @@ type Config struct {
 	NICs  []NIC
 	// RTC is where the hardware clock stands at power-on, "2006-01-02T15:04:05" or "2006-01-02" in UTC. Empty: now.
 	RTC string
+	// NoScreen leaves the graphics card out, NoSerial the serial port: VM.Serial then stays empty.
+	NoScreen, NoSerial bool
 	// NoReboot ends QEMU where the guest reboots.
 	NoReboot bool
 	// Extra is added to the command line as it is.
@@ -148,13 +150,20 @@ func (c *Config) args(vars string) (string, []string, error) {
 		"-name", c.Name, "-no-user-config", "-nodefaults", "-display", "none",
 		"-machine", m.machine, "-accel", accel, "-cpu", cpu,
 		"-m", strconv.Itoa(or(c.Memory, 1024)), "-smp", strconv.Itoa(or(c.CPUs, 1)),
-		"-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
 		"-qmp", "unix:" + escape(c.qmpSocket()) + ",server=on,wait=off",
 		"-device", "virtio-rng-pci",
 	}
-	if c.arch() == "amd64" {
-		a = append(a, "-vga", "std")
+	if c.NoSerial {
+		a = append(a, "-serial", "none")
 	} else {
+		a = append(a, "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console")
+	}
+	switch {
+	case c.NoScreen:
+		a = append(a, "-vga", "none")
+	case c.arch() == "amd64":
+		a = append(a, "-vga", "std")
+	default:
 		a = append(a, "-device", "virtio-gpu-pci")
 	}
 	if c.RTC != "" {

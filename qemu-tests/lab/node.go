@@ -47,6 +47,12 @@ type Spec struct {
 	NICs   []qemu.NIC
 	// Forwards are ports of the node that this machine reaches beside the API's; see qemu.VM.Port.
 	Forwards []int
+	// MoreDisks come behind the node's own.
+	MoreDisks []qemu.Disk
+	// NoScreen and NoSerial leave a console out.
+	NoScreen, NoSerial bool
+	// Open lets the node reach this machine's loopback address, as 10.0.2.2, and nothing is asked of it to reach more.
+	Open bool
 }
 
 // Node is a booted node.
@@ -123,7 +129,9 @@ func (l *Lab) Start(ctx context.Context, s Spec) (_ *Node, err error) {
 	for _, port := range s.Forwards {
 		forwards = append(forwards, qemu.Forward{Guest: port})
 	}
-	c.NICs = append([]qemu.NIC{{User: &qemu.User{Restrict: true, Forwards: forwards}}}, s.NICs...)
+	c.Disks = append(c.Disks, s.MoreDisks...)
+	c.NoScreen, c.NoSerial = s.NoScreen, s.NoSerial
+	c.NICs = append([]qemu.NIC{{User: &qemu.User{Restrict: !s.Open, Forwards: forwards}}}, s.NICs...)
 	if s.UEFI {
 		if c.Firmware, err = qemu.FindFirmware("amd64"); err != nil {
 			return nil, err

@@ -47,11 +47,22 @@ type Node struct {
 	State     string    `json:"state"`
 	Addresses []string  `json:"addresses"`
 	Time      time.Time `json:"time"`
-	Uptime    float64   `json:"uptime"` // seconds
-	Host      HostInfo  `json:"host"`
-	DataSize  int64     `json:"dataSize"` // bytes
-	DataFree  int64     `json:"dataFree"` // bytes
-	Warnings  []string  `json:"warnings,omitempty"`
+	// Clock says who keeps Time right; nil where this host does not look after the machine's clock.
+	Clock    *TimeStatus `json:"clock,omitempty"`
+	Uptime   float64     `json:"uptime"` // seconds
+	Host     HostInfo    `json:"host"`
+	DataSize int64       `json:"dataSize"` // bytes
+	DataFree int64       `json:"dataFree"` // bytes
+	Warnings []string    `json:"warnings,omitempty"`
+}
+
+// TimeStatus is how a node's clock stands.
+type TimeStatus struct {
+	Synced bool    `json:"synced"`
+	From   string  `json:"from,omitempty"`   // who named the server: "node.yaml", "DHCP" or "control-node"
+	Server string  `json:"server,omitempty"` // whose time was taken last
+	Offset float64 `json:"offset,omitempty"` // seconds by which the clock was off then
+	Reason string  `json:"reason,omitempty"` // why it is not synced
 }
 
 // HostInfo tells which host program runs.
