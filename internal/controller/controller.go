@@ -42,6 +42,8 @@ type Options struct {
 	Host Host
 	Now  func() time.Time
 	Log  logrus.FieldLogger
+	// LookAgain is how often is looked whether hosts still have what they took; 0 is a minute.
+	LookAgain time.Duration
 }
 
 // Controller is an open controller. Close it.
@@ -66,6 +68,9 @@ func Open(opt Options) (*Controller, error) {
 	}
 	if opt.Now == nil {
 		opt.Now = time.Now
+	}
+	if opt.LookAgain == 0 {
+		opt.LookAgain = lookAgain
 	}
 	if opt.Log == nil {
 		l := logrus.New()

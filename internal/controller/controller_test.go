@@ -8,10 +8,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 
 	"kingpost/internal/mesh"
+	"kingpost/internal/mesh/hostapi"
 	"kingpost/internal/mesh/verbs"
 )
 
@@ -287,6 +289,49 @@ func TestDeliveryGoesOn(t *testing.T) {
 		st, err := c.Status(t.Context())
 		return err == nil && st.Settled && len(st.Held) == 0
 	})
+}
+
+// A host that has lost what it took, with its disk or by going back to an older program, gets it again.
+func TestLostDeclarationIsDeliveredAgain(t *testing.T) {
+	host := &fakeHost{}
+	c := openTest(t, t.TempDir(), 1, host, func(o *Options) { o.LookAgain = 10 * time.Millisecond })
+	defer closeTest(t, c)
+	push(t, c, controllerProcess, controllerDigests(), true)
+	declare(t, c)
+	eventually(t, "it is delivered", func() bool { return host.count() == 1 })
+	time.Sleep(50 * time.Millisecond)
+	if n := host.count(); n != 1 {
+		t.Fatalf("a host that has it was given it %d times", n)
+	}
+	host.mu.Lock()
+	host.status = hostapi.Status{}
+	host.mu.Unlock()
+	eventually(t, "it is delivered again", func() bool { return host.count() == 2 })
+}
+
+// The host itself goes to every node unless somebody says where.
+func TestHostIsPlacedEverywhere(t *testing.T) {
+	c := openTest(t, t.TempDir(), 1, &fakeHost{})
+	defer closeTest(t, c)
+	push(t, c, controllerProcess, controllerDigests(), true)
+	declare(t, c)
+	if err := c.db.update(func(t *txn) error {
+		return t.put(bucketNodes, "beta", nodeRecord{Name: "beta", Arch: "arm64"})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	m := `{"module":"host","resources":[{"id":"server","type":"process","bundle":"mesh-host"}]}`
+	digests := mesh.Digests{"bundle/mesh-host": {"amd64": digest(1), "arm64": digest(2)}}
+	push(t, c, m, digests, false)
+	for node, want := range map[string]string{"alpha": digest(1), "beta": digest(2)} {
+		var d mesh.Declaration
+		if err := c.db.view(func(t *txn) (err error) { d, _, err = get[mesh.Declaration](t, bucketDeclared, node); return err }); err != nil {
+			t.Fatal(err)
+		}
+		if h := d.Host(); h == nil || h.Digest != want || h.Source != mesh.SourceStore {
+			t.Errorf("%s is declared %+v", node, h)
+		}
+	}
 }
 
 func TestModuleMoved(t *testing.T) {

@@ -18,6 +18,9 @@ const (
 	deliverTimeout = 30 * time.Second
 	firstPause     = 200 * time.Millisecond
 	longestPause   = 10 * time.Second
+	// lookAgain is how often is looked whether a host still has what it took: one that lost its disk, or came back to an
+	// older host program, may have lost it.
+	lookAgain = time.Minute
 )
 
 // courier brings one node its newest declaration, as long as it takes. What it knows is in memory only:
@@ -54,21 +57,21 @@ func (c *Controller) deliver(nodes []string) {
 func (c *Controller) run(k *courier) {
 	pause := time.Duration(0)
 	for {
-		var again <-chan time.Time
-		var timer *time.Timer
+		again := c.opt.LookAgain
 		if pause > 0 {
-			timer = time.NewTimer(pause)
-			again = timer.C
+			again = pause
 		}
+		timer := time.NewTimer(again)
 		select {
 		case <-c.ctx.Done():
 		case <-k.kick:
 			pause = 0
-		case <-again:
+		case <-timer.C:
+			if pause == 0 {
+				c.look(k)
+			}
 		}
-		if timer != nil {
-			timer.Stop()
-		}
+		timer.Stop()
 		if c.ctx.Err() != nil {
 			return
 		}
@@ -77,6 +80,25 @@ func (c *Controller) run(k *courier) {
 		} else {
 			pause = min(max(2*pause, firstPause), longestPause)
 		}
+	}
+}
+
+// look forgets that a declaration was delivered when the host does not have it any more.
+func (c *Controller) look(k *courier) {
+	if k.node != c.opt.Node {
+		return
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, deliverTimeout)
+	defer cancel()
+	st, err := c.opt.Host.Status(ctx)
+	if err != nil {
+		return // it is away; when it is back it is asked again
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if st.Declared.Less(k.delivered) {
+		c.opt.Log.WithField("node", k.node).Warn("the host has lost its declaration, it is delivered again")
+		k.delivered = mesh.Version{}
 	}
 }
 

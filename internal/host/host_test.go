@@ -76,6 +76,7 @@ func (f *fakeSupervisor) DialSeat(ctx context.Context, seat string) (net.Conn, e
 
 func (f *fakeSupervisor) StopAll(context.Context) error         { f.stopped = true; return nil }
 func (f *fakeSupervisor) OwnChanged()                           {}
+func (f *fakeSupervisor) Warnings() []string                    { return nil }
 func (f *fakeSupervisor) AccountOf(int) (string, bool)          { return "", false }
 func (f *fakeSupervisor) Declaration() (mesh.Declaration, bool) { return mesh.Declaration{}, false }
 func (f *fakeSupervisor) Status() hostapi.Status                { return hostapi.Status{} }

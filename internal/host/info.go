@@ -53,6 +53,7 @@ func (h *Host) Node() hostapi.Node {
 	}
 	n.Warnings = append(n.Warnings, h.net.Warnings()...)
 	n.Warnings = append(n.Warnings, n.Boot.Warnings...)
+	n.Warnings = append(n.Warnings, h.super.Warnings()...)
 	if n.Addresses == nil {
 		n.Addresses = []string{}
 	}

@@ -92,6 +92,42 @@ func TestManifestValidate(t *testing.T) {
 	})
 }
 
+// The module host declares the host itself, in one form and no other.
+func TestHostModule(t *testing.T) {
+	const good = `{"id":"server","type":"process","bundle":"mesh-host"}`
+	for name, c := range map[string]struct {
+		resources string
+		ok        bool
+	}{
+		"good":          {`[` + good + `]`, true},
+		"nothing":       {`[]`, false},
+		"two":           {`[` + good + `,{"id":"data","type":"volume"}]`, false},
+		"other id":      {`[{"id":"host","type":"process","bundle":"mesh-host"}]`, false},
+		"other bundle":  {`[{"id":"server","type":"process","bundle":"web"}]`, false},
+		"container":     {`[{"id":"server","type":"container","name":"mesh-host"}]`, false},
+		"arguments":     {`[{"id":"server","type":"process","bundle":"mesh-host","args":["--verbose"]}]`, false},
+		"a seat":        {`[{"id":"server","type":"process","bundle":"mesh-host","seats":["vault"]}]`, false},
+		"an identity":   {`[{"id":"server","type":"process","bundle":"mesh-host","identity":true}]`, false},
+		"environment":   {`[{"id":"server","type":"process","bundle":"mesh-host","env":{"A":"b"}}]`, false},
+		"a file module": {`[{"id":"server","type":"file","content":"x"}]`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := DecodeManifest(strings.NewReader(`{"module":"host","resources":` + c.resources + `}`)); (err == nil) != c.ok {
+				t.Errorf("as a manifest: %v", err)
+			}
+			digest := `"digest":"sha256:` + strings.Repeat("0a", 32) + `",`
+			text := strings.ReplaceAll(c.resources, `{"id"`, `{"module":"host",`+digest+`"id"`)
+			d, err := DecodeDeclaration(strings.NewReader(declarationText(text)))
+			if want := c.ok || name == "nothing"; (err == nil) != want {
+				t.Errorf("declared: %v", err)
+			}
+			if c.ok && d.Host() == nil {
+				t.Error("the declared host is not found")
+			}
+		})
+	}
+}
+
 func declarationText(resources string) string {
 	return `{"mesh":"home","node":"alpha","epoch":1,"revision":2,"resources":` + resources + `}`
 }

@@ -52,7 +52,8 @@ type Spec struct {
 	// NoScreen and NoSerial leave a console out.
 	NoScreen, NoSerial bool
 	// Open lets the node reach this machine's loopback address, as 10.0.2.2, and nothing is asked of it to reach more.
-	Open bool
+	Open  bool
+	Extra []string // added to QEMU's command line
 }
 
 // Node is a booted node.
@@ -124,7 +125,7 @@ func (l *Lab) Start(ctx context.Context, s Spec) (_ *Node, err error) {
 		n.Log = filepath.Join(dir, "writes")
 		disk.Log = n.Log
 	}
-	c := qemu.Config{Name: s.Name, Dir: dir, Accel: accel(), Memory: s.Memory, RTC: s.RTC, Disks: []qemu.Disk{disk}}
+	c := qemu.Config{Name: s.Name, Dir: dir, Accel: accel(), Memory: s.Memory, RTC: s.RTC, Disks: []qemu.Disk{disk}, Extra: s.Extra}
 	forwards := []qemu.Forward{{Guest: mesh.PortAPI}}
 	for _, port := range s.Forwards {
 		forwards = append(forwards, qemu.Forward{Guest: port})

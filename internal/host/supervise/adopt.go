@@ -47,6 +47,7 @@ func (s *Supervisor) takeOver(ctx context.Context, key string, ws []workload) {
 	}
 	u.active = main.Spec
 	u.mu.Unlock()
+	s.state.atLeast(main.Epoch)
 	u.inst = u.watch(ctx, ws[0], nil)
 	s.info(key, "adopted process %d", main.PID)
 	u.tries(main.Spec)

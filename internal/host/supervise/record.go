@@ -63,6 +63,18 @@ func (d rundir) identity() string   { return filepath.Join(string(d), "identity"
 func (d rundir) root() string       { return filepath.Join(string(d), "root") }
 func (d rundir) bundle() string     { return filepath.Join(string(d), "oci") }
 
+// runRecords are those that can be read.
+func (s *Supervisor) runRecords() []*runRecord {
+	es, _ := os.ReadDir(filepath.Join(s.cfg.Run, "instances"))
+	var out []*runRecord
+	for _, e := range es {
+		if r, err := s.rundir(e.Name()).readRecord(); err == nil && r != nil {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
 // readRecord returns the record of a resource, nil when there is none.
 func (d rundir) readRecord() (*runRecord, error) {
 	b, err := os.ReadFile(d.record())

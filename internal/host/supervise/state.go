@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"kingpost/internal/atomicfile"
@@ -63,13 +62,24 @@ func openState(path string) (*stateFile, string, error) {
 	case err != nil:
 		return nil, "", fmt.Errorf("read the host's state: %w", err)
 	default:
-		if err := json.Unmarshal(b, &f.st); err != nil {
-			aside := path + ".bad"
-			warning = fmt.Sprintf("state %s cannot be read (%v); set aside as %s", path, err, filepath.Base(aside))
-			if err := os.Rename(path, aside); err != nil {
-				return nil, "", fmt.Errorf("set aside %s: %w", path, err)
-			}
+		var head struct {
+			Format int             `json:"format"`
+			Epoch  json.RawMessage `json:"epoch"`
+		}
+		err := json.Unmarshal(b, &head)
+		suffix := ".bad"
+		if err == nil && head.Format > stateFormat {
+			suffix = fmt.Sprintf(".format-%d", head.Format)
+			err = fmt.Errorf("its format %d is newer than %d, which this host knows", head.Format, stateFormat)
+		}
+		if err == nil {
+			err = json.Unmarshal(b, &f.st)
+		}
+		if err != nil {
 			f.st = diskState{Format: stateFormat}
+			// The one thing that nobody can observe and that must never go back; see atLeast for where else it is found.
+			_ = json.Unmarshal(head.Epoch, &f.st.Epoch)
+			warning = fmt.Sprintf("the host's state %s cannot be read (%v), %s; the host goes on with what it can observe: holds, failures and completed runs are forgotten", path, err, setAside(path, suffix))
 		} else {
 			f.last = b
 		}
@@ -136,6 +146,13 @@ func (f *stateFile) applied() mesh.Version {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.st.Applied
+}
+
+// atLeast says that an epoch was given out already, as a running controller or a declaration shows.
+func (f *stateFile) atLeast(epoch uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.st.Epoch = max(f.st.Epoch, epoch)
 }
 
 // nextEpoch gives out the next epoch; it is on disk before anybody can use it.

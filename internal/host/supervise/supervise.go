@@ -98,6 +98,8 @@ type API interface {
 	Logs(ctx context.Context, key string, o LogOptions) (io.ReadCloser, error)
 	// FetchBundle has the files of a bundle on disk, checked, and returns their folder and list.
 	FetchBundle(ctx context.Context, name, digest string, source mesh.Source) (dir string, files *mesh.BundleConfig, err error)
+	// Warnings are what is wrong with the host's own files, in a person's words.
+	Warnings() []string
 	// OwnChanged says that what Config.Own observes has changed.
 	OwnChanged()
 	// AccountOf is the module whose account has this uid.

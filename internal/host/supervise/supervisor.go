@@ -51,6 +51,7 @@ type Supervisor struct {
 	turns    turns
 	held     []*os.File // log pipes, from New until Run reads them
 	layout   *artifact.Layout
+	troubles troubles
 	wg       sync.WaitGroup
 }
 
@@ -65,7 +66,8 @@ func New(cfg Config) (*Supervisor, error) {
 			return nil, fmt.Errorf("make the host's folder %s: %w", d, err)
 		}
 	}
-	if err := os.Chmod(host, 0o700); err != nil {
+	// On a disk that takes no writes the folder is as it was, and the host comes up to say what is wrong.
+	if err := os.Chmod(host, 0o700); err != nil && !errors.Is(err, unix.EROFS) {
 		return nil, err
 	}
 	atomicfile.Clean(host)
@@ -79,7 +81,7 @@ func New(cfg Config) (*Supervisor, error) {
 		return nil, err
 	}
 	if warning != "" {
-		s.warn("%s", warning)
+		s.trouble("%s", warning)
 	}
 	s.state.write = cfg.write
 	if cfg.below != nil {
@@ -92,8 +94,12 @@ func New(cfg Config) (*Supervisor, error) {
 
 // openMachine makes the machine below the supervisor.
 func (s *Supervisor) openMachine(host string) (err error) {
-	if s.accounts, err = openAccounts(filepath.Join(host, "accounts.json")); err != nil {
+	var warning string
+	if s.accounts, warning, err = openAccounts(filepath.Join(host, "accounts.json"), filepath.Join(s.cfg.State, "volumes"), s.runRecords()); err != nil {
 		return err
+	}
+	if warning != "" {
+		s.trouble("%s", warning)
 	}
 	var warnings []string
 	if s.cgroups, warnings, err = openCgroups(s.cfg.Cgroups, s.cfg.CgroupsOptional); err != nil {
@@ -173,9 +179,10 @@ func (s *Supervisor) readDeclaration() error {
 	if err != nil {
 		// Set aside, and what still runs goes on: to stop everything would be worse than to know nothing.
 		s.corrupt = true
-		s.warn("the last declaration cannot be read and is set aside; the node waits for the next: %v", err)
-		return os.Rename(s.declarationPath(), s.declarationPath()+".bad")
+		s.trouble("the last declaration %s cannot be read (%v), %s; what runs goes on, and the node waits for the next", s.declarationPath(), err, setAside(s.declarationPath(), ".bad"))
+		return nil
 	}
+	s.state.atLeast(d.Epoch)
 	s.setDeclaration(&d)
 	return nil
 }
