@@ -3,7 +3,6 @@ package pid1
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"os"
 	"path/filepath"
 	"time"
@@ -12,45 +11,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 )
-
-// watchdogTime is what the kernel's watchdog is set to, watchdogFeed how often it is fed.
-const (
-	watchdogTime = 60 // seconds
-	watchdogFeed = 15 * time.Second
-)
-
-// watchdog is the kernel's watchdog device: a node whose PID 1 stands still is reset.
-type watchdog struct {
-	f   *os.File
-	off bool // it was refused once; asking every few seconds would only fill the log
-}
-
-// feed feeds the device, and takes it first where it has appeared: its driver comes late.
-func (w *watchdog) feed(log logrus.FieldLogger) {
-	if w.f == nil && !w.off {
-		w.open(log)
-	}
-	if w.f != nil {
-		_, _ = w.f.Write([]byte{0})
-	}
-}
-
-func (w *watchdog) open(log logrus.FieldLogger) {
-	f, err := os.OpenFile("/dev/watchdog", os.O_WRONLY, 0)
-	if err != nil {
-		if !errors.Is(err, os.ErrNotExist) {
-			log.WithError(err).Warn("the watchdog is not used")
-			w.off = true
-		}
-		return
-	}
-	w.f = f
-	log.Info("the watchdog is fed")
-	// A device that keeps its own time is fed all the same.
-	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.WDIOC_SETTIMEOUT, watchdogTime); err != nil {
-		log.WithError(err).Info("the watchdog keeps its own time")
-	}
-}
 
 // inputEvent is struct input_event of Linux on 64-bit machines, in bytes.
 const inputEvent = 24

@@ -104,6 +104,7 @@ func (m *modules) coldplug(ctx context.Context, hostReady <-chan struct{}) {
 		m.p.log.WithError(err).Info("drivers that did not load")
 	}
 	m.p.log.WithField("modules", strings.Join(names, " ")).Info("devices have their drivers")
+	m.soften(ctx)
 }
 
 // networkCards returns the modaliases of network cards on PCI and virtio; what hangs on other buses comes with the rest.

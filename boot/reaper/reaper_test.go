@@ -28,6 +28,12 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	case "storm":
+		if err := asInitInStorm(os.Getenv("REAPER_DIR")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	case "mother":
 		// Leaves children that outlive it: one that exits 7, one that is killed.
 		for _, script := range []string{"sleep 0.3; exit 7", "sleep 0.3; kill -9 $$"} {
@@ -110,6 +116,101 @@ func asInit(dir string) error {
 		return fmt.Errorf("records are %+v", got)
 	}
 	return nil
+}
+
+// orphans is how many children of others end in the storm, and own how many of the reaper's own end among them.
+const (
+	orphans = 2000
+	own     = 100
+)
+
+// asInitInStorm reaps thousands of orphans while it starts children of its own: not one zombie stays, not one status of
+// a child is lost or another's, and the records are no more than allowed.
+func asInitInStorm(dir string) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return err
+	}
+	const most = 500
+	r, err := New(dir, most, logrus.New())
+	if err != nil {
+		return err
+	}
+	sig := make(chan os.Signal, 1)
+	signal.Notify(sig, unix.SIGCHLD)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	reaped := make(chan int, 1)
+	reaping, stop := context.WithCancel(ctx)
+	go func() {
+		n := 0
+		for reaping.Err() == nil {
+			n += r.ReapAll()
+			select {
+			case <-sig:
+			case <-time.After(10 * time.Millisecond):
+			case <-reaping.Done():
+			}
+		}
+		reaped <- n + r.ReapAll()
+	}()
+	attr := &syscall.ProcAttr{Files: []uintptr{0, 1, 2}}
+	storm, err := r.Start("/bin/sh", []string{"sh", "-c", fmt.Sprintf("i=0; while [ $i -lt %d ]; do ( (exit $((i %% 100))) & ); i=$((i+1)); done", orphans)}, attr)
+	if err != nil {
+		return err
+	}
+	var children []*Child
+	for i := range own {
+		c, err := r.Start("/bin/sh", []string{"sh", "-c", fmt.Sprintf("exit %d", i)}, attr)
+		if err != nil {
+			return err
+		}
+		children = append(children, c)
+	}
+	for i, c := range children {
+		if ws, err := c.Wait(ctx); err != nil || ws.ExitStatus() != i {
+			return fmt.Errorf("child %d ended with %v %v", i, ws, err)
+		}
+	}
+	if ws, err := storm.Wait(ctx); err != nil || ws != 0 {
+		return fmt.Errorf("the storm ended with %v %v", ws, err)
+	}
+	for ctx.Err() == nil && others() > 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if left := others(); left > 0 {
+		return fmt.Errorf("%d processes are left", left)
+	}
+	stop()
+	if n := <-reaped; n != orphans+own+1 {
+		return fmt.Errorf("%d were reaped, want %d", n, orphans+own+1)
+	}
+	if n := len(read(dir)); n > most || n < most/2 {
+		return fmt.Errorf("%d records, at most %d are allowed", n, most)
+	}
+	return nil
+}
+
+// others counts all processes of the name space but the first, zombies too.
+func others() int {
+	pids, _ := filepath.Glob("/proc/[0-9]*")
+	return len(pids) - 1
+}
+
+// Case 2 of the issue: a first process that waits for any child steals statuses, and one that does not reap collects zombies.
+func TestThousandsOfOrphans(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("a PID namespace needs root")
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "REAPER_ROLE=storm", "REAPER_DIR="+t.TempDir())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 }
 
 func read(dir string) map[string]mesh.ExitRecord {

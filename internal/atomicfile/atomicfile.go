@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // prefix marks the files that are being written; after a cut they are leftovers, see Clean.
@@ -92,6 +93,24 @@ func Clean(dir string) error {
 				return fmt.Errorf("clean folder %s: %w", dir, err)
 			}
 		}
+	}
+	return nil
+}
+
+// PrivateDir makes dir a folder that only its owner may look into, and removes what writes that were cut off have left
+// in it. On a file system that takes no writes a folder that is there stays as it is: to read from it is what is left.
+func PrivateDir(dir string) error {
+	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	// An earlier umask or a careless copy may have left it open.
+	if err := os.Chmod(dir, 0o700); err != nil && !errors.Is(err, syscall.EROFS) {
+		return err
+	}
+	if err := Clean(dir); err != nil && !errors.Is(err, syscall.EROFS) {
+		return err
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package host
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"runtime"
@@ -60,8 +61,25 @@ func (h *Host) Node() hostapi.Node {
 	var st unix.Statfs_t
 	if err := unix.Statfs(h.cfg.Paths.Data, &st); err == nil {
 		n.DataSize, n.DataFree = int64(st.Blocks)*st.Bsize, int64(st.Bavail)*st.Bsize
+		n.Warnings = append(n.Warnings, diskWarnings(&st)...)
 	}
 	return n
+}
+
+// fullBelow is the share of the data partition, one in so many, below which it counts as full.
+const fullBelow = 50
+
+// diskWarnings are what is wrong with the data partition. What the node has runs on; it can take nothing new.
+func diskWarnings(st *unix.Statfs_t) []string {
+	var out []string
+	if st.Flags&unix.ST_RDONLY != 0 {
+		out = append(out, "the data partition takes no writes: its file system has an error or its disk fails; what runs goes on, nothing new is kept; restart the node, or replace the disk")
+	}
+	if st.Bavail < st.Blocks/fullBelow {
+		out = append(out, fmt.Sprintf("the data partition is full, %d MiB of %d MiB are free: remove modules or what their volumes hold; what runs goes on, and what waits for room goes on when there is some",
+			int64(st.Bavail)*st.Bsize>>20, int64(st.Blocks)*st.Bsize>>20))
+	}
+	return out
 }
 
 func (h *Host) state() string {

@@ -3,6 +3,10 @@
 //
 //	guest kill PID        sends SIGKILL; needs CAP_KILL
 //	guest kill-host       sends SIGKILL to the host; needs CAP_KILL and the host's socket
+//	guest stop PID        sends SIGSTOP; needs CAP_KILL
+//	guest freeze PID      holds every thread of a process still, PID 1's too, for as long as it runs; needs CAP_SYS_PTRACE
+//	guest eat             takes all memory that there is
+//	guest fill FOLDER     writes until nothing more fits, and keeps it
 //	guest stay            prints what it was given (environment, files of the folders named), then runs until it is stopped
 //	guest write FILE TEXT appends a line and is done
 //	guest memory PID ...  prints what processes hold in memory, "PID BYTES" a line
@@ -19,10 +23,12 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"sort"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,14 +45,24 @@ func run(args []string) error {
 		return fmt.Errorf("a command is missing")
 	}
 	switch {
-	case args[0] == "kill" && len(args) == 2:
+	case len(args) == 2 && (args[0] == "kill" || args[0] == "stop" || args[0] == "freeze"):
 		pid, err := strconv.Atoi(args[1])
-		if err != nil || pid < 2 {
+		if err != nil || pid < 1 {
 			return fmt.Errorf("%q is no process", args[1])
 		}
-		return syscall.Kill(pid, syscall.SIGKILL)
+		switch args[0] {
+		case "kill":
+			return syscall.Kill(pid, syscall.SIGKILL)
+		case "stop":
+			return syscall.Kill(pid, syscall.SIGSTOP)
+		}
+		return freeze(pid)
 	case args[0] == "kill-host":
 		return killHost()
+	case args[0] == "eat" && len(args) == 1:
+		return eat()
+	case args[0] == "fill" && len(args) == 2:
+		return fill(args[1])
 	case args[0] == "stay":
 		return stay(args[1:])
 	case args[0] == "write" && len(args) == 3:
@@ -92,6 +108,71 @@ func killHost() error {
 	}
 	fmt.Println("kills the host, process", peer.Pid)
 	return unix.Kill(int(peer.Pid), unix.SIGKILL)
+}
+
+// freeze stops every thread of a process by ptrace(2), which the kernel allows for PID 1 where a signal would do nothing.
+func freeze(pid int) error {
+	runtime.LockOSThread() // a tracer is a thread
+	for again := true; again; {
+		again = false
+		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		if err != nil {
+			return err
+		}
+		for _, t := range tasks {
+			tid, err := strconv.Atoi(t.Name())
+			if err != nil {
+				continue
+			}
+			switch err := unix.PtraceSeize(tid); err {
+			case nil:
+				again = true // it may have started another one meanwhile
+				if err := unix.PtraceInterrupt(tid); err != nil {
+					return fmt.Errorf("stop thread %d: %w", tid, err)
+				}
+			case unix.EPERM: // is held already
+			case unix.ESRCH:
+			default:
+				return fmt.Errorf("hold thread %d: %w", tid, err)
+			}
+		}
+	}
+	fmt.Println("frozen")
+	for {
+		time.Sleep(time.Hour)
+	}
+}
+
+// eat takes memory and touches it, so that it is really there.
+func eat() error {
+	const piece = 4 << 20
+	var kept [][]byte
+	for {
+		b := make([]byte, piece)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = byte(i)
+		}
+		kept = append(kept, b)
+		fmt.Println("eaten", len(kept)*piece)
+	}
+}
+
+// fill writes files until the disk is full.
+func fill(folder string) error {
+	f, err := os.Create(filepath.Join(folder, "full"))
+	if err != nil {
+		return err
+	}
+	b := make([]byte, 1<<20)
+	for len(b) > 0 {
+		if _, err := f.Write(b); errors.Is(err, syscall.ENOSPC) {
+			b = b[:len(b)/2]
+		} else if err != nil {
+			return err
+		}
+	}
+	fmt.Println("full")
+	return f.Close()
 }
 
 // memory reads VmRSS (proc(5), /proc/PID/status), which everybody may.

@@ -38,15 +38,8 @@ func (a *Authority) path(elem ...string) string {
 
 func (a *Authority) prepare() error {
 	for _, d := range []string{a.dir, a.path(dirComponents)} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
+		if err := atomicfile.PrivateDir(d); err != nil {
 			return fmt.Errorf("prepare the identity folder: %w", err)
-		}
-		// An earlier umask or a careless copy may have left it open.
-		if err := os.Chmod(d, 0o700); err != nil {
-			return fmt.Errorf("close the identity folder to all but root: %w", err)
-		}
-		if err := atomicfile.Clean(d); err != nil {
-			return err
 		}
 	}
 	return nil

@@ -34,14 +34,8 @@ type Self struct {
 // Open reads the node's key and id below dir, and makes them at the first boot. A key that is there but
 // cannot be read is an error and never replaced: others have pinned it.
 func Open(dir string) (*Self, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := atomicfile.PrivateDir(dir); err != nil {
 		return nil, fmt.Errorf("prepare the node's folder: %w", err)
-	}
-	if err := os.Chmod(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("close the node's folder to all but root: %w", err)
-	}
-	if err := atomicfile.Clean(dir); err != nil {
-		return nil, err
 	}
 	pem, err := kept(filepath.Join(dir, fileKey), func() ([]byte, error) {
 		_, key, err := ed25519.GenerateKey(rand.Reader)

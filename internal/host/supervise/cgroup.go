@@ -210,3 +210,25 @@ func (c *cgroups) memory(name string) int64 {
 	n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 	return n
 }
+
+// outOfMemory says whether something of a cgroup was killed because memory ran out, and whose; "" when nothing was. The
+// kernel counts that in memory.events (Linux, Documentation/admin-guide/cgroup-v2.rst) as long as the group is there.
+func (c *cgroups) outOfMemory(name string) string {
+	b, err := os.ReadFile(filepath.Join(c.path(name), "memory.events"))
+	if err != nil {
+		return ""
+	}
+	count := map[string]int64{}
+	for line := range strings.Lines(string(b)) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			count[k], _ = strconv.ParseInt(v, 10, 64)
+		}
+	}
+	switch {
+	case count["oom_kill"] == 0:
+		return ""
+	case count["oom"] > 0:
+		return "it ran out of the memory that its limit allows"
+	}
+	return "the node ran out of memory"
+}

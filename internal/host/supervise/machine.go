@@ -195,6 +195,8 @@ func (t *task) exit(ctx context.Context) exit {
 	switch {
 	case !ok:
 		return exit{-1, false, "ended; PID 1 has not recorded how"}
+	case r.Signal == int(unix.SIGKILL) && t.s.cgroups.outOfMemory(t.run.Spec.name()) != "":
+		return exit{128 + r.Signal, true, "was killed: " + t.s.cgroups.outOfMemory(t.run.Spec.name())}
 	case r.Signal != 0:
 		return exit{128 + r.Signal, true, fmt.Sprintf("was killed by signal %d", r.Signal)}
 	}

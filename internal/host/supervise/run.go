@@ -62,6 +62,9 @@ func (u *unit) unstarted(ctx context.Context, sp *spec, err error) pause {
 		return u.missed(ctx, err, "waiting")
 	}
 	u.s.below.clean(ctx, sp)
+	if noRoom(err) {
+		return u.missed(ctx, err, "waiting")
+	}
 	u.failed(sp, fmt.Sprintf("it cannot be started: %v", err))
 	return pause{until: time.Now()}
 }

@@ -62,12 +62,12 @@ func New(cfg Config) (*Supervisor, error) {
 	cfg = cfg.withDefaults()
 	host := filepath.Join(cfg.State, "host")
 	for _, d := range []string{host, filepath.Join(host, "good"), filepath.Join(cfg.Run, "instances"), filepath.Join(cfg.Run, "seats"), filepath.Join(cfg.Run, "start"), filepath.Join(cfg.Run, "log"), filepath.Join(cfg.Run, "finished")} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
+		if err := os.MkdirAll(d, 0o755); err != nil && !noRoom(err) {
 			return nil, fmt.Errorf("make the host's folder %s: %w", d, err)
 		}
 	}
 	// On a disk that takes no writes the folder is as it was, and the host comes up to say what is wrong.
-	if err := os.Chmod(host, 0o700); err != nil && !errors.Is(err, unix.EROFS) {
+	if err := os.Chmod(host, 0o700); err != nil && !noRoom(err) && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	atomicfile.Clean(host)

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // troubles are what a person should know of the host's own files and the host can live with.
@@ -38,6 +40,11 @@ func (s *Supervisor) Warnings() []string {
 func (s *Supervisor) trouble(format string, a ...any) {
 	s.warn(format, a...)
 	s.troubles.add(fmt.Sprintf(format, a...))
+}
+
+// noRoom says that the node's own disk takes nothing, which is nobody's failure and goes on when it does again.
+func noRoom(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EDQUOT)
 }
 
 // setAside renames a file that cannot be used, and says where it is. On a disk that takes no writes it stays where it is.
