@@ -208,7 +208,7 @@ func (l *Launcher) once(ctx context.Context, h Host) (failed bool) {
 		return true
 	}
 	l.Log.WithField("host", h.Digest).Info("host started")
-	w := watch{l: l, h: h, in: in, timer: l.Clock.After(l.Limits.ReadyWithin)}
+	w := watch{l: l, h: h, in: in, timer: l.alarm(l.Limits.ReadyWithin)}
 	return w.run(ctx)
 }
 

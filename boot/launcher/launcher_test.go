@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,12 +125,12 @@ type bench struct {
 }
 
 // newBench starts a launcher in a bubble; kinds says how each host behaves, by digest.
-func newBench(t *testing.T, f *File, kinds map[string]behave) *bench {
+func newBench(t *testing.T, f *File, kinds map[string]behave, change ...func(*Launcher)) *bench {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	b := &bench{damaged: map[string]bool{}, done: make(chan struct{})}
 	s := f.For("r", DefaultLimits)
-	b.Launcher = New(Launcher{
+	l := Launcher{
 		Baked: Host{Digest: BakedIn, Path: "/usr/bin/mesh-host"}, Limits: DefaultLimits, State: s,
 		Save: func() error {
 			raw, err := json.Marshal(f)
@@ -168,7 +169,11 @@ func newBench(t *testing.T, f *File, kinds map[string]behave) *bench {
 		OnHalt:   func(r string) { b.halted = append(b.halted, r) },
 		OnChange: func(i mesh.LauncherInfo) { b.mu.Lock(); b.info = i; b.mu.Unlock() },
 		Beat:     func() { b.mu.Lock(); b.beats++; b.mu.Unlock() },
-	})
+	}
+	for _, c := range change {
+		c(&l)
+	}
+	b.Launcher = New(l)
 	ctx, cancel := context.WithCancel(t.Context())
 	b.cancel = cancel
 	go func() { b.Run(ctx); close(b.done) }()
@@ -412,6 +417,36 @@ func TestNoBeatWhileAKilledHostDoesNotEnd(t *testing.T) {
 			t.Error("no beat after it has ended")
 		}
 		b.stop()
+	})
+}
+
+// pausedClock is a clock whose Now is ahead of what timers were told: a machine that was suspended for so long.
+type pausedClock struct {
+	bubbleClock
+	ahead *atomic.Int64 // nanoseconds
+}
+
+func (c pausedClock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
+
+// A machine that stood still as a whole is no reason to kill its host.
+func TestSuspendedMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ahead atomic.Int64
+		b := newBench(t, &File{}, map[string]behave{BakedIn: func(f *fakeHost) {
+			close(f.ready)
+			select {
+			case <-time.After(DefaultLimits.WatchdogWithin * 3 / 2):
+				ahead.Store(0)
+				feed(f, time.Hour)
+			case <-f.killed:
+			}
+		}}, func(l *Launcher) { l.Clock = pausedClock{ahead: &ahead} })
+		defer b.stop()
+		b.starts(time.Second)
+		ahead.Store(int64(time.Minute))
+		if got := b.starts(30 * time.Minute); len(got) != 1 || len(b.lines) != 0 {
+			t.Errorf("started %d times, said %q", len(got), b.lines)
+		}
 	})
 }
 

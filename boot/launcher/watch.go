@@ -12,8 +12,8 @@ type watch struct {
 	h  Host
 	in Instance
 
-	timer   <-chan time.Time // for what is waited for now: ready, then healthy
-	silence <-chan time.Time // the host is stuck when it fires
+	timer   alarm // for what is waited for now: ready, then healthy
+	silence alarm // the host is stuck when it fires
 	ready   bool
 	healthy bool
 	killed  bool
@@ -38,21 +38,28 @@ func (w *watch) run(ctx context.Context) (failed bool) {
 			}
 		case <-ready:
 			ready, w.ready = nil, true
-			w.timer = l.Clock.After(l.Limits.HealthyAfter)
-			w.silence = l.Clock.After(l.Limits.WatchdogWithin)
+			w.timer = l.alarm(l.Limits.HealthyAfter)
+			w.silence = l.alarm(l.Limits.WatchdogWithin)
 			l.Log.WithField("host", w.h.Digest).Info("host ready")
 			if l.OnReady != nil {
 				l.OnReady(w.h)
 			}
 		case <-w.in.Fed():
 			if w.ready && !w.killed {
-				w.silence = l.Clock.After(l.Limits.WatchdogWithin)
+				w.silence = l.alarm(l.Limits.WatchdogWithin)
 			}
-		case <-w.silence:
-			w.silence = nil
+		case <-w.silence.c:
+			if l.stoodStill(w.silence) {
+				w.silence = l.alarm(l.Limits.WatchdogWithin)
+				continue
+			}
 			w.kill(fmt.Sprintf("stuck: it has said nothing for %s", l.Limits.WatchdogWithin))
-		case <-w.timer:
-			w.timer = nil
+		case <-w.timer.c:
+			if !w.ready && l.stoodStill(w.timer) {
+				w.timer = l.alarm(l.Limits.ReadyWithin)
+				continue
+			}
+			w.timer = alarm{}
 			if !w.ready {
 				w.kill(fmt.Sprintf("not ready within %s", l.Limits.ReadyWithin))
 			} else if !w.killed {
@@ -75,12 +82,36 @@ func (w *watch) run(ctx context.Context) (failed bool) {
 	}
 }
 
+// alarm is a timer that knows when it was to fire.
+type alarm struct {
+	c   <-chan time.Time
+	due time.Time
+}
+
+func (l *Launcher) alarm(d time.Duration) alarm {
+	return alarm{l.Clock.After(d), l.Clock.Now().Add(d)}
+}
+
+// tooLate is by how much a timer is late where PID 1 did not run itself.
+const tooLate = 5 * time.Second
+
+// stoodStill says that an alarm which has just fired is so late that not the host alone stood still: the machine was
+// suspended, or had nothing left for PID 1 either.
+func (l *Launcher) stoodStill(a alarm) bool {
+	late := l.Clock.Now().Sub(a.due)
+	if late <= tooLate {
+		return false
+	}
+	l.Log.WithField("late", late.String()).Warn("the machine stood still; the host gets its time anew")
+	return true
+}
+
 func (w *watch) kill(why string) {
 	if w.killed {
 		return
 	}
 	w.killed, w.why = true, why
-	w.silence, w.timer = nil, nil
+	w.silence, w.timer = alarm{}, alarm{}
 	w.in.Kill()
 }
 

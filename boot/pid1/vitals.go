@@ -14,6 +14,7 @@ const stallAfter = 90 * time.Second
 type vitals struct {
 	reaper   pulse
 	launcher pulse
+	looked   time.Time // when the main loop looked last
 	told     sync.Once
 }
 
@@ -25,7 +26,7 @@ type pulse struct {
 
 func (v *vitals) begin() {
 	now := time.Now()
-	v.reaper.base, v.launcher.base = now, now
+	v.reaper.base, v.launcher.base, v.looked = now, now, now
 }
 
 func (p *pulse) beat() { p.at.Store(int64(time.Since(p.base))) }
@@ -34,6 +35,12 @@ func (p *pulse) silent() time.Duration { return time.Since(p.base) - time.Durati
 
 // stalled names the part that stands still, "" when none does.
 func (v *vitals) stalled() string {
+	now := time.Now()
+	late := now.Sub(v.looked) > 2*watchdogFeed
+	v.looked = now
+	if late {
+		return "" // the machine as a whole stood still, and the parts have had no time since
+	}
 	if v.launcher.silent() > stallAfter {
 		return "the launcher, or a host that it cannot end,"
 	}

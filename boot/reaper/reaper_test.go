@@ -144,6 +144,7 @@ func asInitInStorm(dir string) error {
 	defer cancel()
 	reaped := make(chan int, 1)
 	reaping, stop := context.WithCancel(ctx)
+	defer stop()
 	go func() {
 		n := 0
 		for reaping.Err() == nil {
