@@ -16,7 +16,7 @@ import (
 func newNodeHostsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "hosts", Short: "Show which host a node runs, which ones it would go back to, and which failed",
-		Example: "  kingpost node hosts\n  kingpost node clear " + mesh.HostKey, Args: cobra.NoArgs,
+		Example: "  kingpost node hosts", Args: cobra.NoArgs,
 	}
 	out := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
