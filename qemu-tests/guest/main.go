@@ -5,7 +5,7 @@
 //	guest kill-host       sends SIGKILL to the host; needs CAP_KILL and the host's socket
 //	guest stop PID        sends SIGSTOP; needs CAP_KILL
 //	guest freeze PID      holds every thread of a process still, PID 1's too, for as long as it runs; needs CAP_SYS_PTRACE
-//	guest eat             takes all memory that there is
+//	guest devour          takes all memory that there is
 //	guest fill FOLDER     writes until nothing more fits, and keeps it
 //	guest stay            prints what it was given (environment, files of the folders named), then runs until it is stopped
 //	guest write FILE TEXT appends a line and is done
@@ -59,8 +59,8 @@ func run(args []string) error {
 		return freeze(pid)
 	case args[0] == "kill-host":
 		return killHost()
-	case args[0] == "eat" && len(args) == 1:
-		return eat()
+	case args[0] == "devour" && len(args) == 1:
+		return devour()
 	case args[0] == "fill" && len(args) == 2:
 		return fill(args[1])
 	case args[0] == "stay":
@@ -143,8 +143,8 @@ func freeze(pid int) error {
 	}
 }
 
-// eat takes memory and touches it, so that it is really there.
-func eat() error {
+// devour takes memory and touches it, so that it is really there.
+func devour() error {
 	const piece = 4 << 20
 	var kept [][]byte
 	for {
