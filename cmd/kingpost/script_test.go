@@ -3,14 +3,18 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
+
+	"kingpost/installer/flash/madeup"
 )
 
 func TestMain(m *testing.M) {
@@ -24,6 +28,8 @@ func TestMain(m *testing.M) {
 //	$NODE, $KEY   the node's address and the fingerprint of its key
 //	claim         claims the node with $XDG_CONFIG_HOME/kingpost/claim.key
 //	node WORD     bends the node: "other", "seed", "slow", "mend", ...; see fakeNode.bend
+//	image FILE    makes a disk image that would boot
+//	compressed FILE TO   compresses FILE
 //	exits N CMD   runs CMD, which must exit with N
 //	json          what the last command printed is one JSON value, and not null
 func TestScript(t *testing.T) {
@@ -51,6 +57,22 @@ func TestScript(t *testing.T) {
 				b, err := os.ReadFile(ts.Getenv("XDG_CONFIG_HOME") + "/kingpost/claim.key")
 				ts.Check(err)
 				ts.Check(ts.Value("node").(*fakeNode).claimBy(b))
+			},
+			"image": func(ts *testscript.TestScript, _ bool, args []string) {
+				i, err := madeup.Make("0.2.0", 40<<20)
+				ts.Check(err)
+				f, err := os.Create(ts.MkAbs(args[0]))
+				ts.Check(err)
+				_, err = io.Copy(f, io.NewSectionReader(i.Disk, 0, i.Disk.Size()))
+				ts.Check(errors.Join(err, f.Close()))
+			},
+			"compressed": func(ts *testscript.TestScript, _ bool, args []string) {
+				b, err := os.ReadFile(ts.MkAbs(args[0]))
+				ts.Check(err)
+				z, err := zstd.NewWriter(nil)
+				ts.Check(err)
+				defer z.Close()
+				ts.Check(os.WriteFile(ts.MkAbs(args[1]), z.EncodeAll(b, nil), 0o644))
 			},
 			"json": func(ts *testscript.TestScript, _ bool, _ []string) {
 				var v any

@@ -3,108 +3,34 @@ package flash
 import (
 	"bytes"
 	"context"
-	"debug/pe"
-	"encoding/binary"
-	"fmt"
+	"crypto/ed25519"
 	"io"
 	"math/rand/v2"
 	"testing"
 	"time"
 
 	"kingpost/installer/diskwrite"
+	"kingpost/installer/flash/madeup"
 	"kingpost/internal/blockmap"
 	"kingpost/internal/faultdisk"
-	"kingpost/internal/mesh"
-	"kingpost/internal/release"
-	"kingpost/internal/uki"
-	"kingpost/internal/verity"
+	"kingpost/internal/mesh/tlsid"
 )
 
 var testTime = time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
 
-// stub is the smallest EFI program that sections can be appended to.
-func stub(t testing.TB) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	b.Write(append([]byte{'M', 'Z'}, make([]byte, 0x3e)...))
-	binary.LittleEndian.PutUint32(b.Bytes()[0x3c:], 0x40)
-	b.WriteString("PE\x00\x00")
-	opt := pe.OptionalHeader64{Magic: 0x20b, SectionAlignment: 4096, FileAlignment: 512, SizeOfImage: 0x3000,
-		SizeOfHeaders: 0x200, Subsystem: pe.IMAGE_SUBSYSTEM_EFI_APPLICATION, NumberOfRvaAndSizes: 16, AddressOfEntryPoint: 0x1000}
-	for _, v := range []any{
-		pe.FileHeader{Machine: pe.IMAGE_FILE_MACHINE_AMD64, NumberOfSections: 1, SizeOfOptionalHeader: uint16(binary.Size(opt)), Characteristics: 0x22e},
-		opt,
-		pe.SectionHeader32{Name: [8]uint8{'.', 't', 'e', 'x', 't'}, VirtualSize: 0x1800, VirtualAddress: 0x1000, SizeOfRawData: 0x200, PointerToRawData: 0x400, Characteristics: 0x60000020},
-	} {
-		if err := binary.Write(&b, binary.LittleEndian, v); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return append(b.Bytes(), make([]byte, 0x600-b.Len())...)
-}
-
-// madeUp is an image with everything that a boot looks at.
+// madeUp is a made-up image.
 type madeUp struct {
 	disk *faultdisk.Disk
 	root string // its root hash, hex
 }
 
-// makeImage makes an image of a release with the given version, small enough to be written thousands of times.
 func makeImage(t testing.TB, version string, espSize int64) *madeUp {
 	t.Helper()
-	rnd := rand.NewChaCha8([32]byte([]byte(fmt.Sprintf("%-32s", version))))
-	root := faultdisk.New(1<<20, 512)
-	const blocks = 40
-	for i := range blocks {
-		if i%4 == 3 {
-			continue // a hole
-		}
-		b := make([]byte, verity.BlockSize)
-		rnd.Read(b)
-		if _, err := root.WriteAt(b, int64(i)*verity.BlockSize); err != nil {
-			t.Fatal(err)
-		}
-	}
-	info, err := verity.Append(context.Background(), root, blocks*verity.BlockSize, verity.Params{Salt: []byte("salt")})
+	i, err := madeup.Make(version, espSize)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd, err := release.NewCmdline("amd64", fmt.Sprintf("%x", info.RootHash), info.HashOffset)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rescue, err := release.RescueCmdline("amd64")
-	if err != nil {
-		t.Fatal(err)
-	}
-	build := func(cmdline string) []byte {
-		kernel := make([]byte, 20_000)
-		rnd.Read(kernel)
-		b, err := uki.Build(stub(t), []uki.Section{{Name: uki.OSRel, Data: []byte("PRETTY_NAME=" + version)}, {Name: uki.Cmdline, Data: []byte(cmdline)}, {Name: uki.Linux, Data: kernel}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-	esp, err := release.ESPFiles(release.ESPSpec{Arch: "amd64", Info: mesh.ReleaseInfo{Name: "node", Version: version},
-		Bootloader: []byte("boot loader of " + version), UKI: build(cmd.String()), Rescue: build(rescue.String())})
-	if err != nil {
-		t.Fatal(err)
-	}
-	plan, err := release.NewPlan(release.DiskSpec{Arch: "amd64", ESPSize: espSize, RootSize: 1 << 20, DataSize: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	data := make([]byte, 1<<20)
-	rnd.Read(data[4096:8192])
-	rnd.Read(data[500_000:510_000])
-	d := faultdisk.New(plan.Size, 512)
-	err = release.WriteDisk(context.Background(), d, plan, release.Contents{ESP: esp, Time: testTime,
-		RootA: &release.Content{ReaderAt: root, Size: info.Size}, Data: &release.Content{ReaderAt: bytes.NewReader(data), Size: int64(len(data))}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &madeUp{d, fmt.Sprintf("%x", info.RootHash)}
+	return &madeUp{i.Disk, i.Root}
 }
 
 const smallESP = 40 << 20
@@ -162,4 +88,22 @@ func (m *madeUp) dirty(t testing.TB, more int64, sectorSize int) *faultdisk.Disk
 		}
 	}
 	return d
+}
+
+func (m *madeUp) mapDigest(t testing.TB) string {
+	t.Helper()
+	want, err := blockmap.Make(context.Background(), m.disk, m.disk.Size())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return want.Digest()
+}
+
+func parseKey(t testing.TB, pem []byte) ed25519.PrivateKey {
+	t.Helper()
+	key, err := tlsid.ParsePrivateKey(pem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
 }

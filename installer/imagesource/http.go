@@ -33,7 +33,8 @@ const (
 // ErrChanged is wrapped where the server's file is not the one any more that a download began with.
 var ErrChanged = errors.New("the file on the server has changed while it was fetched")
 
-func openURL(ctx context.Context, name string, o Options) (_ *Image, err error) {
+// openURL opens a URL; pause is how long it waits before it tries again for the first time.
+func openURL(ctx context.Context, name string, o Options, pause time.Duration) (_ *Image, err error) {
 	u, err := url.Parse(name)
 	if err != nil {
 		return nil, err
@@ -45,7 +46,7 @@ func openURL(ctx context.Context, name string, o Options) (_ *Image, err error) 
 		tr.DisableCompression = true // Content-Encoding would change lengths and places
 		client = &http.Client{Transport: tr}
 	}
-	d := &download{client: client, url: name, total: -1, sum: sha256.New(), warn: o.Warn, pause: firstPause}
+	d := &download{client: client, url: name, total: -1, sum: sha256.New(), warn: o.Warn, pause: pause}
 	i := &Image{Name: name, Size: -1, close: []func() error{d.close}}
 	defer func() {
 		if err != nil {

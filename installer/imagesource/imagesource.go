@@ -65,7 +65,7 @@ func Open(ctx context.Context, name string, o Options) (*Image, error) {
 	var img *Image
 	var err error
 	if strings.HasPrefix(name, "http://") || strings.HasPrefix(name, "https://") {
-		img, err = openURL(ctx, name, o)
+		img, err = openURL(ctx, name, o, firstPause)
 	} else {
 		img, err = openFile(name)
 	}
@@ -165,14 +165,24 @@ func (s *streamSource) Next(ctx context.Context, buf []byte) (diskwrite.Block, e
 	if s.end {
 		return diskwrite.Block{}, io.EOF
 	}
-	n, err := io.ReadFull(s.r, buf)
-	switch {
-	case err == io.EOF:
+	// Not io.ReadFull: what it says of the end of a stream is what zstd says of one that was cut.
+	n := 0
+	for n < len(buf) && !s.end {
+		k, err := s.r.Read(buf[n:])
+		n += k
+		switch {
+		case err == io.EOF:
+			s.end = true
+		case ctx.Err() != nil:
+			return diskwrite.Block{}, context.Cause(ctx)
+		case errors.Is(err, ErrChanged):
+			return diskwrite.Block{}, fmt.Errorf("%s, after %d bytes: %w", s.what, s.at, err)
+		case err != nil:
+			return diskwrite.Block{}, fmt.Errorf("%w: %s, after %d bytes: %w; fetch it again", diskwrite.ErrSource, s.what, s.at+int64(n), err)
+		}
+	}
+	if n == 0 {
 		return diskwrite.Block{}, io.EOF
-	case err == io.ErrUnexpectedEOF && n > 0 && !errors.Is(err, zstd.ErrMagicMismatch):
-		s.end = true
-	case err != nil:
-		return diskwrite.Block{}, fmt.Errorf("%w: %s, after %d bytes: %w; fetch it again", diskwrite.ErrSource, s.what, s.at, err)
 	}
 	b := diskwrite.Block{Off: s.at, Data: buf[:n]}
 	if blockmap.IsZero(b.Data) {
