@@ -53,16 +53,9 @@ func (m *modules) now(ctx context.Context, names ...string) {
 	}
 }
 
-// listed loads what the release's list names, which is for workloads, and lets the host know that it is there.
+// listed loads what the release's list names. What the host needs for containers and networks it loads itself, when it
+// needs it.
 func (m *modules) listed(ctx context.Context) {
-	defer func() {
-		if err := os.WriteFile(mesh.PathModulesLoaded, nil, 0o644); err != nil {
-			m.p.log.WithError(err).Warn("tell the host that the kernel modules are loaded")
-		}
-	}()
-	if m.l == nil {
-		return
-	}
 	b, err := os.ReadFile(modulesLoad)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -79,11 +72,13 @@ func (m *modules) listed(ctx context.Context) {
 // them at the same time would cost its first answer a second.
 const othersAfter = 15 * time.Second
 
+// devicesAfter is how long they wait after that: then it has its addresses, which on a slow machine is another second.
+const devicesAfter = 2 * time.Second
+
 // coldplug loads what the boot itself did not need: a module for every network card at once, since the host waits for
 // them; once hostReady is closed what the release lists, and a module for every other device.
 func (m *modules) coldplug(ctx context.Context, hostReady <-chan struct{}) {
 	if m.l == nil {
-		m.listed(ctx)
 		return
 	}
 	for _, alias := range networkCards("/sys/bus") {
@@ -95,6 +90,11 @@ func (m *modules) coldplug(ctx context.Context, hostReady <-chan struct{}) {
 	case <-ctx.Done():
 		return
 	case <-hostReady:
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(devicesAfter):
+		}
 	case <-time.After(othersAfter):
 	}
 	m.listed(ctx)

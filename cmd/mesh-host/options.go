@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -96,19 +97,20 @@ func (o options) paths() host.Paths {
 }
 
 func (o options) config(log *logrus.Logger) host.Config {
+	modules := o.modules()
 	return host.Config{
 		Paths: o.paths(),
 		Supervisor: func(c supervise.Config) (supervise.API, error) {
 			return supervise.New(c)
 		},
-		Supervise: supervise.Config{Cgroups: o.cgroups, CgroupsOptional: !o.onNode(), Runc: o.runc, Modules: o.modulesLoaded()},
+		Supervise: supervise.Config{Cgroups: o.cgroups, CgroupsOptional: !o.onNode(), Runc: o.runc, Modules: modules},
 		Raiser: func(n *host.RaiseNode, dir, meshName string) (host.Raiser, error) {
 			return raise.New(raise.Config{Node: n, Dir: dir, Mesh: meshName, Log: log, Now: time.Now})
 		},
 		ParseNodeConfig: release.ParseNodeConfig,
 		ListenAPI:       o.listenAPI, ListenStore: o.listenStore, BrokerAddress: o.broker,
 		Network:  o.onNode(),
-		Modules:  o.modules,
+		Modules:  modules,
 		Signal:   o.signal,
 		Notify:   sdnotify.Notifier{Socket: os.Getenv("NOTIFY_SOCKET")}.Send,
 		Digest:   digest(),
@@ -118,28 +120,26 @@ func (o options) config(log *logrus.Logger) host.Config {
 	}
 }
 
-// modules loads kernel modules of the node's root.
-func (o options) modules(ctx context.Context, names ...string) error {
+// modules returns what loads kernel modules of the node's root; nil where this is not a node. The lists are read at the
+// first use: most starts need no module.
+func (o options) modules() func(ctx context.Context, names ...string) error {
 	if !o.onNode() {
 		return nil
 	}
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return fmt.Errorf("load kernel modules: %w", err)
+	loader := sync.OnceValues(func() (*kmod.Loader, error) {
+		var u unix.Utsname
+		if err := unix.Uname(&u); err != nil {
+			return nil, err
+		}
+		return kmod.NewLoader(os.DirFS(mesh.PathModules + "/" + unix.ByteSliceToString(u.Release[:])))
+	})
+	return func(ctx context.Context, names ...string) error {
+		l, err := loader()
+		if err != nil {
+			return fmt.Errorf("load kernel modules: %w", err)
+		}
+		return l.Load(ctx, names...)
 	}
-	l, err := kmod.NewLoader(os.DirFS(mesh.PathModules + "/" + unix.ByteSliceToString(u.Release[:])))
-	if err != nil {
-		return err
-	}
-	return l.Load(ctx, names...)
-}
-
-// modulesLoaded is the file that says that PID 1 has loaded the kernel modules. Only a node's PID 1 makes it.
-func (o options) modulesLoaded() string {
-	if !o.onNode() {
-		return ""
-	}
-	return mesh.PathModulesLoaded
 }
 
 // signal asks PID 1, by the launcher's protocol. A host that is only tried out just ends.

@@ -20,8 +20,6 @@ const (
 	PathExits      = PathRun + "/exits"         // ExitRecord files written by PID 1
 	PathBoot       = PathRun + "/boot.json"     // BootInfo written by PID 1 before the launcher starts
 	PathLauncher   = PathRun + "/launcher.json" // LauncherInfo written by PID 1 at every change
-	// PathModulesLoaded is an empty file that PID 1 makes once the kernel modules that the release lists are loaded.
-	PathModulesLoaded = PathRun + "/modules-loaded"
 
 	PathCgroups = "/sys/fs/cgroup/kingpost" // below it one cgroup per resource: MODULE.ID
 

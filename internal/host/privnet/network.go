@@ -23,6 +23,12 @@ type Config struct {
 	Log        *logrus.Logger
 }
 
+// KernelModules are what the kernel needs for a private network, where they are not built in. The kernel finds none of them
+// by itself: a node has no modprobe.
+var KernelModules = []string{
+	"bridge", "veth", "nf_tables", "nf_conntrack_netlink", "nft_ct", "nft_chain_nat", "nft_fib_inet", "nft_masq", "nft_nat", "nft_reject_inet",
+}
+
 // Endpoint is a container in the private network.
 type Endpoint struct {
 	// Name is the instance's, unique among all. Two instances of a resource are here while one takes over.

@@ -121,6 +121,7 @@ func (s *Supervisor) startContainer(ctx context.Context, l *launch) (p *proc, er
 		return nil, fmt.Errorf("take hold of process %d: %w", pid, err)
 	}
 	if l.sp.private() {
+		s.modules(ctx, privnet.KernelModules...)
 		if r.Address, err = s.network.Attach(endpoint(&r), pid); err != nil {
 			p.close()
 			return nil, err
@@ -135,6 +136,16 @@ func (s *Supervisor) startContainer(ctx context.Context, l *launch) (p *proc, er
 		return nil, err
 	}
 	return p, nil
+}
+
+// modules loads kernel modules. Without one the kernel says itself what it cannot do.
+func (s *Supervisor) modules(ctx context.Context, names ...string) {
+	if s.cfg.Modules == nil {
+		return
+	}
+	if err := s.cfg.Modules(ctx, names...); err != nil {
+		s.warn("%v", err)
+	}
 }
 
 // disconnect takes a container's name, addresses and ports away.

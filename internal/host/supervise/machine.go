@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -54,7 +53,7 @@ func (m machine) start(ctx context.Context, sp *spec, st *stored, restarts int, 
 	}
 	var p *proc
 	if sp.Type == mesh.KindContainer {
-		m.awaitModules(ctx)
+		s.modules(ctx, "overlay")
 		p, err = s.startContainer(ctx, l)
 	} else {
 		p, err = s.startProcess(ctx, l)
@@ -72,21 +71,6 @@ func (m machine) start(ctx context.Context, sp *spec, st *stored, restarts int, 
 	}
 	r.Spec = sp
 	return &task{s: s, run: r, proc: p}, nil
-}
-
-// modulesLimit bounds the wait for kernel modules. A start without them fails with the kernel's own reason.
-const modulesLimit = 30 * time.Second
-
-// awaitModules waits for the kernel modules that containers need, which PID 1 loads while the host starts.
-func (m machine) awaitModules(ctx context.Context) {
-	if m.s.cfg.Modules == "" {
-		return
-	}
-	for end := time.Now().Add(modulesLimit); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
-		if _, err := os.Stat(m.s.cfg.Modules); err == nil {
-			return
-		}
-	}
 }
 
 func (m machine) clean(ctx context.Context, sp *spec) { m.s.clean(ctx, sp) }

@@ -33,8 +33,8 @@ type Config struct {
 	Runc            string // mesh.PathRunc
 	HostSocket      string // mesh.PathHostSocket
 	ResolvConf      string // /etc/resolv.conf: whom the node asks for names
-	// Modules is mesh.PathModulesLoaded, for which the first container waits. Empty: there is nothing to wait for.
-	Modules string
+	// Modules loads kernel modules by name; nil where the machine has what it needs.
+	Modules func(ctx context.Context, names ...string) error
 	// Stub is the command that ends up in ExecMain; the spec's path is appended. Default: this program with "exec".
 	Stub []string
 
