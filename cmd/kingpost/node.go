@@ -101,6 +101,7 @@ func (s *nodeStatus) table(w io.Writer) error {
 		"host", fmt.Sprintf("%s, pid %d", n.Host.Digest, n.Host.PID),
 		"up", age(time.Duration(n.Uptime*float64(time.Second))),
 		"clock", strings.TrimSpace(n.Time.UTC().Format(time.RFC3339)+" "+synced(n.Clock)+" "+n.Boot.Clock),
+		"declared", declared(s.Status),
 		"warnings", strings.Join(append(append([]string{}, n.Boot.Warnings...), n.Warnings...), "; "))
 	if err != nil {
 		return err
@@ -123,6 +124,21 @@ func synced(c *hostapi.TimeStatus) string {
 		return fmt.Sprintf("synced with %s (%s), was off by %+.3f s;", c.Server, c.From, c.Offset)
 	}
 	return "not synced: " + c.Reason + ";"
+}
+
+// declared is what the node must run, by version, beside what it last had whole.
+func declared(st hostapi.Status) string {
+	v := fmt.Sprintf("(%d,%d)", st.Declared.Epoch, st.Declared.Revision)
+	if st.Settled {
+		return v + ", all as declared"
+	}
+	differ := 0
+	for _, r := range st.Resources {
+		if r.Reason != "" || r.Wanted == nil {
+			differ++
+		}
+	}
+	return fmt.Sprintf("%s, last reached (%d,%d); %d of %d resources differ", v, st.Applied.Epoch, st.Applied.Revision, differ, len(st.Resources))
 }
 
 func slot(s string) string {

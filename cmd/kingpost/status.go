@@ -120,9 +120,30 @@ func resourcesTable(w io.Writer, resources []hostapi.ResourceStatus, now time.Ti
 		if r.Restarts > 0 {
 			restarts = fmt.Sprint(r.Restarts)
 		}
-		t.add(r.Key, string(r.Type), r.State, since, strings.Join(r.Seats, ","), string(r.Source), shortDigest(r.Digest), memory, restarts, text(r.Reason))
+		kind, digest := string(r.Type), shortDigest(r.Digest)
+		if w := r.Wanted; w != nil && r.PID != 0 { // what runs, and what is declared where that is something else
+			if w.Type != r.Type {
+				kind += ", declared: " + string(w.Type)
+			}
+			if w.Digest != r.Digest {
+				digest += ", declared: " + shortDigest(w.Digest)
+			}
+		}
+		t.add(r.Key, kind, r.State, since, strings.Join(r.Seats, ","), string(r.Source), digest, memory, restarts, why(r))
 	}
 	return t.write(w)
+}
+
+// why says why a resource is not as declared, and how it changes.
+func why(r hostapi.ResourceStatus) string {
+	reason := text(r.Reason)
+	if h := r.Handover; h != nil && h.State == "under way" {
+		reason = strings.TrimSuffix(fmt.Sprintf("handover to %s by %s, since %s; %s", shortDigest(h.Digest), h.Way, text(h.Why), reason), "; ")
+	}
+	if r.Wanted == nil && r.PID != 0 && reason == "" {
+		return "no longer declared"
+	}
+	return reason
 }
 
 // shortDigest is enough of a digest to tell two apart.

@@ -28,6 +28,7 @@ func endpoints() []endpoint {
 	controller := []string{mesh.SeatController}
 	return []endpoint{
 		{"GET", "/v1/ping", door.Rule{Open: true}, (*Server).ping},
+		{"GET", "/v1/openapi.json", door.Rule{Open: true}, (*Server).openapi},
 		{"GET", "/v1/node", door.Rule{Open: true}, (*Server).node},
 		{"GET", "/v1/status", door.Rule{Claim: true, Roles: all}, (*Server).status},
 		{"GET", "/v1/declaration", door.Rule{Claim: true, Roles: roles(operator, node, component), Modules: controller}, (*Server).getDeclaration},

@@ -49,13 +49,14 @@ type Config struct {
 
 // Server is the API.
 type Server struct {
-	cfg Config
-	mux *http.ServeMux
+	cfg       Config
+	mux       *http.ServeMux
+	contracts map[string]contract
 }
 
 // New makes a Server.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, mux: http.NewServeMux()}
+	s := &Server{cfg: cfg, mux: http.NewServeMux(), contracts: contracts()}
 	byPattern := map[string][]endpoint{}
 	for _, e := range endpoints() {
 		byPattern[e.pattern] = append(byPattern[e.pattern], e)
@@ -81,7 +82,9 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request, es []endpoint)
 		c := CallerOf(r)
 		err := s.cfg.Door.Check(c, e.rule)
 		if err == nil {
-			err = e.handle(s, w, r, c)
+			bounded, cancel := s.contracts[e.method+" "+e.pattern].bounded(r)
+			err = e.handle(s, w, bounded, c)
+			cancel()
 		}
 		if err != nil && r.Context().Err() == nil {
 			s.report(r, c, err)

@@ -2,6 +2,7 @@
 // on a unix socket on the node (the peer's uid decides) and over mTLS on mesh.PortAPI.
 //
 //	GET  /v1/ping                      {} once the host can answer
+//	GET  /v1/openapi.json              all of this for machines
 //	GET  /v1/node                      Node
 //	GET  /v1/status                    Status: declared, observed, and why they differ
 //	GET  /v1/declaration               mesh.Declaration, 404 when there is none
