@@ -3,6 +3,8 @@ package qemutests
 import (
 	"context"
 	"fmt"
+	"image/color"
+	"image/png"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -356,4 +358,59 @@ func stoppedInOrder(t *testing.T, d *mesh.Declaration, log string) {
 	if t.Failed() {
 		t.Log(log[max(0, len(log)-8000):])
 	}
+}
+
+// TestMachineConsole boots a machine without a screen and one without a serial line: each shows on what it has who it is.
+func TestMachineConsole(t *testing.T) {
+	t.Parallel()
+	t.Run("no screen", func(t *testing.T) {
+		n := boot(t, lab.Spec{Name: "alpha", NoScreen: true})
+		waitConsole(t, n, 0, `kingpost: state claimed`)
+		need(t, n.PowerOff(t.Context()), "power off")
+	})
+	t.Run("no serial", func(t *testing.T) {
+		n := start(t, lab.Spec{Name: "alpha", NoSerial: true})
+		need(t, n.WaitUpBlind(t.Context()), "boot without a serial line")
+		s, err := n.Client().Node(t.Context())
+		need(t, err, "the node")
+		if len(s.Warnings) != 0 {
+			t.Errorf("warnings %q", s.Warnings)
+		}
+		// The bar, the rows below it and the hint are there: several colours, and not much of each.
+		need(t, lab.Until(t.Context(), lab.StepTime, func(ctx context.Context) error {
+			path := filepath.Join(t.TempDir(), "screen.png")
+			if err := n.Screenshot(ctx, path); err != nil {
+				return err
+			}
+			colours, err := coloursOf(path)
+			if err == nil && (len(colours) < 5 || len(colours) > 64) {
+				err = fmt.Errorf("the screen has %d colours", len(colours))
+			}
+			return err
+		}), "a picture of the node on its screen")
+		if dir := os.Getenv("KINGPOST_SCREENS"); dir != "" {
+			need(t, n.Screenshot(t.Context(), filepath.Join(dir, "console.png")), "keep the picture")
+		}
+		need(t, n.PowerOff(t.Context()), "power off")
+	})
+}
+
+// coloursOf counts the colours of a picture.
+func coloursOf(path string) (map[color.Color]int, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	img, err := png.Decode(f)
+	if err != nil {
+		return nil, err
+	}
+	out := map[color.Color]int{}
+	for y := range img.Bounds().Dy() {
+		for x := range img.Bounds().Dx() {
+			out[img.At(x, y)]++
+		}
+	}
+	return out, nil
 }

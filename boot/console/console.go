@@ -23,14 +23,15 @@ const Prefix = "kingpost: "
 // queued is how many lines wait for a slow console before new ones are dropped.
 const queued = 256
 
-// kept is how many of the last plain lines a virtual terminal shows below its block.
-const kept = 12
+// kept is how many of the last plain lines are kept for virtual terminals, which show as many as fit.
+const kept = 40
 
 // Console is all consoles of a node. It is safe for concurrent use.
 type Console struct {
 	mu    sync.Mutex
 	sinks []*sink
 	shown []string // the block, as last shown
+	view  *Screen  // the same for screens
 	tail  []string // last plain lines
 }
 
@@ -40,6 +41,7 @@ type sink struct {
 	screen  bool
 	lines   chan string
 	dropped int
+	drawn   string // what a screen shows
 	done    chan struct{}
 }
 
@@ -102,7 +104,7 @@ func (s *sink) run() {
 }
 
 func (s *sink) put(text string) {
-	if s.dropped > 0 {
+	if s.dropped > 0 && !s.screen { // a screen is drawn whole each time
 		text = fmt.Sprintf("%s%d lines were lost here\n", Prefix, s.dropped) + text
 	}
 	select {
@@ -132,6 +134,20 @@ func (c *Console) Line(format string, args ...any) {
 
 // Show makes lines the block. Serial consoles get those that were not in the block before, a whole block only at first.
 func (c *Console) Show(lines []string) {
+	clean := cleaned(lines)
+	c.show(lines, plainScreen(clean))
+}
+
+func cleaned(lines []string) []string {
+	out := make([]string, len(lines))
+	for i, l := range lines {
+		out[i] = clean(l)
+	}
+	return out
+}
+
+// show is Show with what screens show instead of the lines.
+func (c *Console) show(lines []string, view *Screen) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := map[string]bool{}
@@ -139,18 +155,13 @@ func (c *Console) Show(lines []string) {
 		before[l] = true
 	}
 	var news strings.Builder
-	next := make([]string, 0, len(lines))
-	for _, l := range lines {
-		l = clean(l)
-		next = append(next, l)
+	next := cleaned(lines)
+	for _, l := range next {
 		if !before[l] {
 			news.WriteString(Prefix + l + "\n")
 		}
 	}
-	if news.Len() == 0 && len(next) == len(c.shown) {
-		return
-	}
-	c.shown = next
+	c.shown, c.view = next, view
 	for _, s := range c.sinks {
 		if !s.screen && news.Len() > 0 {
 			s.put(news.String())
@@ -159,27 +170,42 @@ func (c *Console) Show(lines []string) {
 	c.draw()
 }
 
-// draw puts block and tail on every screen. The caller holds the lock.
+// draw puts view and tail on every screen that shows something else. The caller holds the lock.
 func (c *Console) draw() {
-	var text string
+	view := c.view
+	if view == nil {
+		view = plainScreen(nil)
+	}
 	for _, s := range c.sinks {
 		if !s.screen {
 			continue
 		}
-		if text == "" {
-			var b strings.Builder
-			b.WriteString("\x1b[H\x1b[2J\n")
-			for _, l := range c.shown {
-				b.WriteString("  " + l + "\n")
-			}
-			b.WriteString("\n")
-			for _, l := range c.tail {
-				b.WriteString("  " + l + "\n")
-			}
-			text = b.String()
+		cols, rows := s.size()
+		if text := view.draw(c.tail, cols, rows); text != s.drawn {
+			s.drawn = text
+			s.put(text)
 		}
-		s.put(text)
 	}
+}
+
+// size is how many characters a screen has across and down. It grows when a graphics driver takes over from the firmware.
+func (s *sink) size() (cols, rows int) {
+	f, ok := s.w.(*os.File)
+	if !ok {
+		return leastCols, leastRows
+	}
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return leastCols, leastRows
+	}
+	cols, rows = leastCols, leastRows
+	// Not Fd(), which would make the file block for good.
+	_ = rc.Control(func(fd uintptr) {
+		if w, err := unix.IoctlGetWinsize(int(fd), unix.TIOCGWINSZ); err == nil && w.Col > 0 && w.Row > 0 {
+			cols, rows = int(w.Col), int(w.Row)
+		}
+	})
+	return cols, rows
 }
 
 // Flush waits until what was written is on the consoles, but at most as long as stop stays open. No line may follow.

@@ -34,8 +34,11 @@ const nodeJSON = `{"name":"alpha","id":"00","key":"SHA256:abc","release":{"name"
 const raiseJSON = `{"state":"running","step":3,"steps":[{"number":1,"name":"preflight","state":"done"},{"number":2,"name":"identity","state":"done"},
  {"number":3,"name":"store","state":"running","reason":"it does not answer yet"}]}`
 
+const statusJSON = `{"resources":[{"key":"vault/server","module":"vault","state":"held","reason":"exit status 1"},
+ {"key":"vault/data","module":"vault","state":"present"},{"key":"broker/server","module":"broker","state":"healthy"}]}`
+
 func TestLines(t *testing.T) {
-	got, state, err := lines([]byte(nodeJSON), []byte(raiseJSON))
+	got, _, state, err := answers{[]byte(nodeJSON), []byte(raiseJSON), []byte(statusJSON)}.view()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,6 +51,7 @@ func TestLines(t *testing.T) {
 		"state raising",
 		"raise step 3/3 store running: it does not answer yet",
 		"warning the clock was raised\nfrom 1970",
+		"held vault/server: exit status 1",
 	}
 	if d := cmp.Diff(want, got); d != "" || state != "raising" {
 		t.Errorf("%s state %s", d, state)
@@ -69,7 +73,7 @@ func TestSerialGetsOnlyWhatIsNew(t *testing.T) {
 	if d := cmp.Diff(want, serial.b.String()); d != "" {
 		t.Error(d)
 	}
-	if s := screen.b.String(); strings.Count(s, "\x1b[2J") != 3 || !strings.HasSuffix(s, "  node alpha key K\n  state raised\n\n  error two lines [2J\n") {
+	if s := screen.b.String(); strings.Count(s, "\x1b[H") != 3 || strings.Contains(s, "\x1b[2J") || !strings.Contains(s, "error two lines [2J") {
 		t.Errorf("the screen got %q", s)
 	}
 }
@@ -156,7 +160,7 @@ func FuzzAnswer(f *testing.F) {
 		if err != nil {
 			return
 		}
-		out, _, err := lines(body, body)
+		out, screen, _, err := answers{body, body, body}.view()
 		if err != nil {
 			return
 		}
@@ -164,6 +168,9 @@ func FuzzAnswer(f *testing.F) {
 			if strings.ContainsAny(clean(l), "\n\r\x1b") {
 				t.Errorf("%q moves the cursor", l)
 			}
+		}
+		for _, size := range [][2]int{{80, 25}, {160, 50}, {1, 1}} {
+			checkScreen(t, screen.draw(cleaned(out), size[0], size[1]), max(size[0], leastCols), max(size[1], leastRows))
 		}
 	})
 }

@@ -50,11 +50,15 @@ func (c *Console) refresh(get Getter) (string, error) {
 	if err != nil {
 		r = nil // a host without a raise, or one that is going down: the node's own lines are still right
 	}
-	block, state, err := lines(n, r)
+	st, err := get("/v1/status")
+	if err != nil {
+		st = nil
+	}
+	block, screen, state, err := answers{n, r, st}.view()
 	if err != nil {
 		return "", err
 	}
-	c.Show(block)
+	c.show(block, screen)
 	return state, nil
 }
 

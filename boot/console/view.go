@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sort"
 	"strings"
+	"time"
 
 	"kingpost/internal/mesh"
 )
@@ -19,10 +20,19 @@ type node struct {
 	Boot    struct {
 		Slot string `json:"slot"`
 	} `json:"boot"`
-	Mesh      string   `json:"mesh"`
-	State     string   `json:"state"`
-	Addresses []string `json:"addresses"`
-	Warnings  []string `json:"warnings"`
+	Mesh      string    `json:"mesh"`
+	State     string    `json:"state"`
+	Addresses []string  `json:"addresses"`
+	Warnings  []string  `json:"warnings"`
+	Time      time.Time `json:"time"`
+	DataSize  int64     `json:"dataSize"`
+	DataFree  int64     `json:"dataFree"`
+	Clock     *struct {
+		Synced bool   `json:"synced"`
+		From   string `json:"from"`
+		Server string `json:"server"`
+		Reason string `json:"reason"`
+	} `json:"clock"`
 }
 
 // raise is what the console shows of GET /v1/raise.
@@ -42,21 +52,35 @@ type raiseStep struct {
 // maxListed bounds how many addresses and warnings are shown.
 const maxListed = 8
 
-// lines is the block for one answer of the host. Either part may be nil.
-func lines(nodeJSON, raiseJSON []byte) ([]string, string, error) {
+// answers are what the host said last: to GET /v1/node, /v1/raise and /v1/status. Raise and status may be nil.
+type answers struct{ node, raise, status []byte }
+
+// view is what both kinds of console show of the host's answers.
+func (a answers) view() (block []string, s *Screen, state string, err error) {
 	var n node
-	if err := json.Unmarshal(nodeJSON, &n); err != nil {
-		return nil, "", fmt.Errorf("the host's answer to GET /v1/node: %w", err)
+	if err := json.Unmarshal(a.node, &n); err != nil {
+		return nil, nil, "", fmt.Errorf("the host's answer to GET /v1/node: %w", err)
 	}
+	sort.Strings(n.Addresses)
+	var r raise
+	if a.raise != nil {
+		if err := json.Unmarshal(a.raise, &r); err != nil {
+			return nil, nil, "", fmt.Errorf("the host's answer to GET /v1/raise: %w", err)
+		}
+	}
+	st := parseStatus(a.status)
+	return append(lines(n, r), st.heldLines()...), screen(n, r, st), n.State, nil
+}
+
+// lines is the block of a serial console.
+func lines(n node, r raise) []string {
 	out := []string{
 		fmt.Sprintf("node %s key %s", n.Name, n.Key),
 		fmt.Sprintf("release %s %s%s", n.Release.Name, n.Release.Version, slot(n.Boot.Slot)),
 	}
-	addrs := append([]string(nil), n.Addresses...)
-	sort.Strings(addrs)
-	for i, a := range addrs {
+	for i, a := range n.Addresses {
 		if i == maxListed {
-			out = append(out, fmt.Sprintf("api %d more addresses", len(addrs)-i))
+			out = append(out, fmt.Sprintf("api %d more addresses", len(n.Addresses)-i))
 			break
 		}
 		out = append(out, "api "+apiURL(a))
@@ -65,20 +89,14 @@ func lines(nodeJSON, raiseJSON []byte) ([]string, string, error) {
 		out = append(out, "mesh "+n.Mesh)
 	}
 	out = append(out, "state "+n.State)
-	if raiseJSON != nil {
-		var r raise
-		if err := json.Unmarshal(raiseJSON, &r); err != nil {
-			return nil, "", fmt.Errorf("the host's answer to GET /v1/raise: %w", err)
-		}
-		out = append(out, raiseLines(r)...)
-	}
+	out = append(out, raiseLines(r)...)
 	for i, w := range n.Warnings {
 		if i == maxListed {
 			break
 		}
 		out = append(out, "warning "+w)
 	}
-	return out, n.State, nil
+	return out
 }
 
 func slot(s string) string {

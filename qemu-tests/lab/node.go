@@ -200,6 +200,27 @@ func (n *Node) WaitUp(ctx context.Context, m qemu.Mark) error {
 	return Until(ctx, BootTime, func(ctx context.Context) error { return n.Client().Ping(ctx) })
 }
 
+// WaitUpBlind is WaitUp for a node that has no serial line: its key is whatever it shows.
+func (n *Node) WaitUpBlind(ctx context.Context) error {
+	return Until(ctx, BootTime, func(ctx context.Context) error {
+		d := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}}
+		ask, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		c, err := d.DialContext(ask, "tcp", n.Addr)
+		if err != nil {
+			return err
+		}
+		key := tlsid.FingerprintOf(c.(*tls.Conn).ConnectionState().PeerCertificates[0])
+		c.Close()
+		n.mu.Lock()
+		if n.Key != key {
+			n.Key, n.client = key, nil
+		}
+		n.mu.Unlock()
+		return n.Client().Ping(ctx)
+	})
+}
+
 // Client is a client of the node's API: with the operator's certificate once there is one (see SetCredentials), with
 // the claim key before.
 func (n *Node) Client() *hostapi.Client {
