@@ -29,6 +29,7 @@ var areas = []struct {
 	{"builder", measureBuilder},
 	{"raise", measureRaise},
 	{"host", measureHost},
+	{"disk", measureDisk},
 }
 
 func main() {
