@@ -560,11 +560,15 @@ func TestStateModel(t *testing.T) {
 				if h.Digest != BakedIn && !offered[h.Digest] {
 					t.Fatalf("%s is started and was never delivered", h.Digest)
 				}
+				before := failures[h.Digest]
 				if s.Trying(h, epoch) {
 					failures[h.Digest]++
 					if everGood[h.Digest] {
 						t.Fatalf("the good host %s is counted before it fails", h.Digest)
 					}
+				}
+				if n := s.FailedBefore(h); n != before {
+					t.Fatalf("%s is told that it has failed %d times before, not %d", h.Digest, n, before)
 				}
 				running = h.Digest
 			case "fail":

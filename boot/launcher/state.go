@@ -202,6 +202,18 @@ func (s *State) failures(digest string) int {
 	return 0
 }
 
+// FailedBefore is how often in a row h has failed before the start that is under way.
+func (s *State) FailedBefore(h Host) int {
+	r := s.find(h.Digest)
+	if r == nil {
+		return 0
+	}
+	if h.Digest != BakedIn && !r.Good {
+		return r.Failures - 1 // Trying has counted this one
+	}
+	return r.Failures
+}
+
 // Boot prepares s for the starts of a new boot: a baked-in host that was given up gets one more chance in each, since a
 // person who power-cycles a node expects it to try.
 func (s *State) Boot(l Limits) {

@@ -30,6 +30,9 @@ const notifySocket = mesh.PathRun + "/notify.sock"
 // EnvHostDigest tells the host which one it is: "baked-in" or its bundle's digest.
 const EnvHostDigest = "KINGPOST_HOST_DIGEST"
 
+// EnvHostFailures tells the host how often in a row it has failed before.
+const EnvHostFailures = "KINGPOST_HOST_FAILURES"
+
 // hostScore keeps the kernel from killing the host when memory runs out, while there is anything else to kill. Who is
 // started by it must set its own.
 const hostScore = "-950"
@@ -130,8 +133,8 @@ func (in *instance) Reason() string {
 	return s
 }
 
-// start starts a host; the launcher decides which.
-func (h *hostRunner) start(host launcher.Host) (launcher.Instance, error) {
+// start starts a host, which has failed so often in a row before; the launcher decides which.
+func (h *hostRunner) start(host launcher.Host, failed int) (launcher.Instance, error) {
 	null, err := os.OpenFile("/dev/null", os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
@@ -147,6 +150,7 @@ func (h *hostRunner) start(host launcher.Host) (launcher.Instance, error) {
 			"PATH=/usr/sbin:/usr/bin",
 			"NOTIFY_SOCKET=" + notifySocket,
 			EnvHostDigest + "=" + host.Digest,
+			EnvHostFailures + "=" + strconv.Itoa(failed),
 			// sd_watchdog_enabled(3): within so long it must say that it is alive.
 			"WATCHDOG_USEC=" + strconv.FormatInt(h.limits.WatchdogWithin.Microseconds(), 10),
 		},

@@ -26,10 +26,11 @@ func (p *pid1) launch(ctx context.Context) {
 	path := stateDir + "/state.json"
 	file := p.readLauncherState(path)
 	unsaved := &sync.Once{}
+	state := file.For(p.info.RootHash, limits)
 	l := launcher.New(launcher.Launcher{
 		Baked:  launcher.Host{Digest: launcher.BakedIn, Path: mesh.PathHost},
 		Limits: limits,
-		State:  file.For(p.info.RootHash, limits),
+		State:  state,
 		Save: func() error {
 			b, err := json.MarshalIndent(file, "", " ")
 			if err != nil {
@@ -44,8 +45,10 @@ func (p *pid1) launch(ctx context.Context) {
 			unsaved = &sync.Once{}
 			return nil
 		},
-		Verify:   verify,
-		Start:    p.host.start,
+		Verify: verify,
+		Start: func(h launcher.Host) (launcher.Instance, error) {
+			return p.host.start(h, state.FailedBefore(h))
+		},
 		Clock:    wallClock{},
 		Random:   jitter(),
 		Log:      p.log,

@@ -114,9 +114,9 @@ func (o options) config(log *logrus.Logger) host.Config {
 		Signal:   o.signal,
 		Notify:   sdnotify.Notifier{Socket: os.Getenv("NOTIFY_SOCKET")}.Send,
 		Digest:   digest(),
-		Watchdog: watchdog(),
-		Log:      log,
-		Now:      time.Now,
+		Watchdog: watchdog(), Hesitate: hesitate(),
+		Log: log,
+		Now: time.Now,
 	}
 }
 
@@ -152,6 +152,20 @@ func (o options) signal(action string) error {
 		sig = unix.SIGUSR2
 	}
 	return unix.Kill(1, sig)
+}
+
+// A host that has failed so often in a row hesitates for so long.
+const (
+	hesitateAfter = 2
+	hesitation    = 20 * time.Second
+)
+
+// hesitate is how long to wait before anything is applied, see host.Config.
+func hesitate() time.Duration {
+	if n, err := strconv.Atoi(os.Getenv("KINGPOST_HOST_FAILURES")); err == nil && n >= hesitateAfter {
+		return hesitation
+	}
+	return 0
 }
 
 // watchdog is within how long the launcher wants to hear from the host (sd_watchdog_enabled(3)); 0: it does not ask.

@@ -79,6 +79,9 @@ type Config struct {
 	// Notify tells the launcher.
 	Notify func(lines ...string) error
 	Digest string // of the host that runs: "baked-in" or "sha256:..."
+	// Hesitate is how long the host answers before it applies anything, waiting for a declaration other than the one it
+	// has: it has failed before, and what is declared may be why. 0: it applies at once.
+	Hesitate time.Duration
 	// Watchdog is within how long the launcher wants to hear that the host is alive; 0: it does not ask.
 	Watchdog time.Duration
 

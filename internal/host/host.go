@@ -154,7 +154,10 @@ func (h *Host) Run(ctx context.Context) error {
 	h.cfg.Log.WithFields(map[string]any{"node": h.Name(), "id": h.self.ID, "key": h.self.Fingerprint, "host": h.cfg.Digest}).Info("host: ready")
 
 	run("api over TLS", func(ctx context.Context) error { return h.serveTLS(ctx, h.cfg.ListenAPI, handler) })
-	run("supervisor", h.super.Run)
+	run("supervisor", func(ctx context.Context) error {
+		h.hesitate(ctx)
+		return h.super.Run(ctx)
+	})
 	run("successor", h.next.Run)
 	run("watchdog", func(ctx context.Context) error {
 		return successor.Watchdog(ctx, h.cfg.Watchdog, h.alive, h.cfg.Notify, h.cfg.Log)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"time"
 
 	"kingpost/internal/host/successor"
 	"kingpost/internal/mesh"
@@ -29,6 +30,30 @@ func (h *Host) launcher() (mesh.LauncherInfo, bool) {
 	var l mesh.LauncherInfo
 	b, err := os.ReadFile(h.cfg.Paths.Launcher)
 	return l, err == nil && json.Unmarshal(b, &l) == nil
+}
+
+// hesitate waits before anything is applied where this host has failed before: a declaration at which it crashes would
+// otherwise never give the one that corrects it the time to come.
+func (h *Host) hesitate(ctx context.Context) {
+	if h.cfg.Hesitate <= 0 {
+		return
+	}
+	h.cfg.Log.WithField("wait", h.cfg.Hesitate.String()).Warn("host: it has failed before, and waits for another declaration before it applies the one it has")
+	first, _ := h.super.Declaration()
+	over := time.After(h.cfg.Hesitate)
+	for {
+		changed := h.super.Changed()
+		if d, _ := h.super.Declaration(); d.Version != first.Version {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-over:
+			return
+		case <-changed:
+		}
+	}
 }
 
 // alive asks the host for its status through its own socket: the answer goes through its listener, its door, the API and
