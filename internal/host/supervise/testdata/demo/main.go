@@ -73,6 +73,21 @@ func main() {
 		try()
 	case "net":
 		network()
+	case "idle":
+		time.Sleep(time.Duration(1 << 62))
+	case "now":
+		fmt.Println("now", time.Now().UnixNano())
+		time.Sleep(time.Hour)
+	case "write-bytes":
+		n, err := strconv.Atoi(os.Args[2])
+		check(err)
+		line := []byte(strings.Repeat(strings.Repeat("x", 127)+"\n", 256))
+		start := time.Now()
+		for ; n > 0; n -= len(line) {
+			_, err := os.Stdout.Write(line)
+			check(err)
+		}
+		fmt.Println("took", time.Since(start).Seconds())
 	case "has":
 		_, err := os.Stat(os.Args[2])
 		check(err)
