@@ -175,6 +175,9 @@ func (f *flashing) refuse() error {
 	if err := s.Refuse(); err != nil {
 		return err
 	}
+	if err := f.notItself(); err != nil {
+		return err
+	}
 	size, sector := s.Size, s.SectorSize
 	if !s.Device {
 		size, sector = max(size, f.peeked.Size), 512
@@ -184,6 +187,28 @@ func (f *flashing) refuse() error {
 	}
 	if f.flags.serial != "" && s.Device {
 		return s.Expect(f.flags.serial)
+	}
+	return nil
+}
+
+// notItself refuses to write an image over itself.
+func (f *flashing) notItself() error {
+	image, err := os.Stat(f.opened.Name)
+	if err != nil {
+		return nil // a URL
+	}
+	path, err := filepath.EvalSymlinks(f.opened.Name)
+	if err != nil {
+		return err
+	}
+	target, err := os.Stat(f.survey.Path)
+	if err == nil && os.SameFile(image, target) {
+		return &flash.RefusedError{Reason: fmt.Sprintf("%s is the image itself", f.survey.Path)}
+	}
+	for _, p := range f.survey.Partitions {
+		if f.survey.Device && filepath.Base(path) == p.Name && image.Mode()&os.ModeDevice != 0 {
+			return &flash.RefusedError{Reason: fmt.Sprintf("the image lies on %s", f.survey.Path)}
+		}
 	}
 	return nil
 }

@@ -35,16 +35,17 @@ var areas = []struct {
 func main() {
 	only := flag.String("only", "", "areas to measure, separated by commas (default: all)")
 	kingpost := flag.String("kingpost", "bin/kingpost", "the operator's program")
+	image := flag.String("image", "", "folder of a built image (default: build images/vm.yaml)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *kingpost, *only); err != nil {
+	if err := run(ctx, *kingpost, *image, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, kingpost, only string) error {
+func run(ctx context.Context, kingpost, image, only string) error {
 	wanted := map[string]bool{}
 	for name := range strings.SplitSeq(only, ",") {
 		if name = strings.TrimSpace(name); name != "" {
@@ -60,7 +61,7 @@ func run(ctx context.Context, kingpost, only string) error {
 			return fmt.Errorf("there is no area %q; there are %s", name, strings.Join(known, ", "))
 		}
 	}
-	l, err := lab.New(ctx, lab.Options{Kingpost: kingpost, Log: os.Stderr})
+	l, err := lab.New(ctx, lab.Options{Kingpost: kingpost, Image: image, Log: os.Stderr})
 	if err != nil {
 		return err
 	}
