@@ -208,15 +208,22 @@ func (c *content) fetch(ctx context.Context, ref mesh.Ref, digest string, source
 		if err := os.Mkdir(files, 0o755); err != nil {
 			return err
 		}
-		index, err := artifact.UnpackBundle(ctx, src, ref, digest, files, limits)
+		index, err := artifact.ExtractBundle(ctx, src, ref, digest, files, limits)
 		if err != nil {
 			return err
 		}
-		if err := syncFS(aside); err != nil {
-			return err
+		// Sealed first, so that the kernel's measure is compared and the files are hashed once.
+		for _, f := range index.Files {
+			if f.Link == "" && f.FSVerity != "" {
+				if err := seal(filepath.Join(files, f.Path)); err != nil {
+					return err
+				}
+			}
 		}
-		sealTree(files, index)
-		return nil
+		if err := checkTree(files, index); err != nil {
+			return fmt.Errorf("bundle %s: %w", digest, err)
+		}
+		return syncFS(aside)
 	})
 }
 
@@ -375,6 +382,9 @@ func checkFile(root *os.Root, want *mesh.BundleFile, buf []byte) error {
 			}
 			return nil
 		}
+	}
+	if want.SHA256 == "" {
+		return errors.New("has lost its fs-verity seal")
 	}
 	h := sha256.New()
 	if _, err := io.CopyBuffer(h, struct{ io.Reader }{f}, buf); err != nil {

@@ -161,11 +161,7 @@ func (c *content) unpackLayer(ctx context.Context, src artifact.Source, ref mesh
 		if err := os.WriteFile(filepath.Join(aside, "index.json"), b, 0o644); err != nil {
 			return err
 		}
-		if err := syncFS(aside); err != nil {
-			return err
-		}
-		sealTree(files, index)
-		return nil
+		return syncFS(aside)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -16,8 +17,9 @@ import (
 	"kingpost/internal/mesh"
 )
 
-// indexTree lists the files of an unpacked image. The image's layers were checked by digest while they
-// were unpacked, so the list is what they held.
+// indexTree seals the files of an unpacked image and lists them: with the digest that the kernel measures, or, where the
+// file system has no fs-verity, with their SHA-256. The image's layers were checked by digest while they were unpacked,
+// so the list is what they held.
 func indexTree(dir string) (*mesh.BundleConfig, error) {
 	var out mesh.BundleConfig
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -39,16 +41,22 @@ func indexTree(dir string) (*mesh.BundleConfig, error) {
 				return err
 			}
 		case info.Mode().IsRegular():
+			if err := seal(p); err != nil {
+				return err
+			}
 			f, err := os.Open(p)
 			if err != nil {
 				return err
 			}
 			defer f.Close()
-			sum, verity := sha256.New(), fsverity.New()
-			if _, err := io.Copy(io.MultiWriter(sum, verity), f); err != nil {
+			if bf.FSVerity, err = measureVerity(f); err == nil {
+				break
+			}
+			sum := sha256.New()
+			if _, err := io.Copy(sum, f); err != nil {
 				return err
 			}
-			bf.SHA256, bf.FSVerity = hex.EncodeToString(sum.Sum(nil)), hex.EncodeToString(verity.Sum(nil))
+			bf.SHA256 = hex.EncodeToString(sum.Sum(nil))
 		default:
 			return nil
 		}
@@ -58,18 +66,18 @@ func indexTree(dir string) (*mesh.BundleConfig, error) {
 	return &out, err
 }
 
-// sealTree turns fs-verity on for every file where the file system has it: from then on the kernel
-// refuses to change it, checks what is read of it, and tells its digest without reading it. Where it is not
-// there, every start reads the files whole instead.
-func sealTree(dir string, index *mesh.BundleConfig) {
-	for _, f := range index.Files {
-		if f.Link != "" || f.FSVerity == "" {
-			continue
-		}
-		if err := enableVerity(filepath.Join(dir, f.Path)); errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) {
-			return
-		}
+// seal turns fs-verity on for a file where the file system has it: from then on the kernel refuses to change it, checks
+// what is read of it, and tells its digest without reading it. Where it is not there, every start reads the file whole
+// instead.
+func seal(path string) error {
+	err := enableVerity(path)
+	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EEXIST) {
+		return nil
 	}
+	if err != nil {
+		return fmt.Errorf("seal %s with fs-verity: %w", path, err)
+	}
+	return nil
 }
 
 // From <linux/fsverity.h>; x/sys has the request numbers but not the structures.

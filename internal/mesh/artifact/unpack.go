@@ -60,6 +60,19 @@ func (e *EntryError) Error() string { return fmt.Sprintf("entry %.200q refused: 
 // UnpackBundle fetches the bundle digest of ref from src and unpacks it into dir, which must be empty. Every
 // file is checked against the bundle's config. On an error dir holds a part of it: unpack aside, then rename.
 func UnpackBundle(ctx context.Context, src Source, ref mesh.Ref, digest, dir string, limits Limits) (*mesh.BundleConfig, error) {
+	cfg, err := ExtractBundle(ctx, src, ref, digest, dir, limits)
+	if err != nil {
+		return nil, err
+	}
+	if err := CheckFiles(dir, cfg); err != nil {
+		return nil, fmt.Errorf("bundle %s: %w", digest, err)
+	}
+	return cfg, nil
+}
+
+// ExtractBundle is UnpackBundle without the comparison of the files with the config that it returns, for who compares them
+// by other means.
+func ExtractBundle(ctx context.Context, src Source, ref mesh.Ref, digest, dir string, limits Limits) (*mesh.BundleConfig, error) {
 	a, m, err := loadParsed(ctx, src, ref, digest)
 	if err != nil {
 		return nil, err
@@ -72,9 +85,6 @@ func UnpackBundle(ctx context.Context, src Source, ref mesh.Ref, digest, dir str
 		return nil, fmt.Errorf("bundle %s: %w", digest, err)
 	}
 	if err := unpackLayer(ctx, src, ref, m.Layers[0], dir, limits, false); err != nil {
-		return nil, fmt.Errorf("bundle %s: %w", digest, err)
-	}
-	if err := CheckFiles(dir, cfg); err != nil {
 		return nil, fmt.Errorf("bundle %s: %w", digest, err)
 	}
 	return cfg, nil
