@@ -13,12 +13,14 @@ import (
 // globalVendor is the vendor GUID of the firmware's own variables (EFI_GLOBAL_VARIABLE, UEFI specification 2.10, 3.3).
 const globalVendor = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
-// FirmwareEntry returns the name of a boot entry of the firmware ("Boot0003") that finds its loader by the GUID of a
-// partition, or "" where there is none. Such an entry stops working when the partition gets another GUID.
-func FirmwareEntry(efivars fs.FS, partition gpt.GUID) string {
+// FirmwareEntries returns, by the GUID of a partition, the name of a boot entry of the firmware ("Boot0003") that finds its
+// loader by it. Such an entry stops working when the partition gets another GUID. Each variable costs a call of the
+// firmware, so they are read once.
+func FirmwareEntries(efivars fs.FS) map[gpt.GUID]string {
+	out := map[gpt.GUID]string{}
 	entries, err := fs.ReadDir(efivars, ".")
 	if err != nil {
-		return ""
+		return out
 	}
 	for _, e := range entries {
 		name, ok := strings.CutSuffix(e.Name(), "-"+globalVendor)
@@ -34,12 +36,10 @@ func FirmwareEntry(efivars fs.FS, partition gpt.GUID) string {
 			continue
 		}
 		for _, g := range guids {
-			if g == partition {
-				return name
-			}
+			out[g] = name
 		}
 	}
-	return ""
+	return out
 }
 
 // loadOptionPartitions returns the GUIDs of the GPT partitions in the device paths of an EFI_LOAD_OPTION (UEFI

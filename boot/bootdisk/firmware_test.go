@@ -17,7 +17,7 @@ func loadOption(g gpt.GUID, sigType byte) []byte {
 	return append(append(b, path...), "optional data"...)
 }
 
-func TestFirmwareEntry(t *testing.T) {
+func TestFirmwareEntries(t *testing.T) {
 	mine := gpt.MustGUID("6a4f9a3e-1d2c-4b5a-8e7f-001122334455")
 	const v = "-" + globalVendor
 	for name, tt := range map[string]struct {
@@ -34,7 +34,7 @@ func TestFirmwareEntry(t *testing.T) {
 		"broken, then right": {fstest.MapFS{"Boot0001" + v: {Data: []byte{1, 2, 3, 4, 5}}, "Boot0002" + v: {Data: loadOption(mine, 2)}}, "Boot0002"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := FirmwareEntry(tt.vars, mine); got != tt.want {
+			if got := FirmwareEntries(tt.vars)[mine]; got != tt.want {
 				t.Errorf("got %q", got)
 			}
 		})

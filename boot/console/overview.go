@@ -21,7 +21,9 @@ type resource struct {
 }
 
 // trouble says whether a resource is in a state that somebody must look at.
-func (r resource) trouble() bool { return r.State == "held" || r.State == "failed" || r.State == "backoff" }
+func (r resource) trouble() bool {
+	return r.State == "held" || r.State == "failed" || r.State == "backoff"
+}
 
 // up says whether a resource is as it should be.
 func (r resource) up() bool {

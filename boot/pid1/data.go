@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"github.com/sirupsen/logrus"
@@ -113,9 +114,11 @@ func (p *pid1) growPartition() (size int64, node string, err error) {
 // middle of that. Nothing of this boot needs the old ones: the booted disk was found by then. What the firmware boots by
 // is kept: a machine that boots is worth more than a disk that can be told from its twin.
 func (p *pid1) renewGUIDs(w *os.File, t *gpt.Table) error {
-	efivars := os.DirFS("/sys/firmware/efi/efivars")
+	entries := sync.OnceValue(func() map[gpt.GUID]string {
+		return bootdisk.FirmwareEntries(os.DirFS("/sys/firmware/efi/efivars"))
+	})
 	changed, err := release.RenewGUIDs(t, rand.Reader, func(q gpt.Partition) bool {
-		entry := bootdisk.FirmwareEntry(efivars, q.GUID)
+		entry := entries()[q.GUID]
 		if entry != "" {
 			p.log.WithFields(logrus.Fields{"partition": q.Name, "entry": entry}).Info("the firmware boots by this GUID, so it is kept")
 		}

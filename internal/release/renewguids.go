@@ -30,7 +30,7 @@ func RenewGUIDs(t *gpt.Table, random io.Reader, keep func(gpt.Partition) bool) (
 	}
 	for i := range t.Partitions {
 		p := &t.Partitions[i]
-		if keep != nil && keep(*p) {
+		if p.GUID == guid(defaultSeed, p.Name) && keep != nil && keep(*p) {
 			continue
 		}
 		if err := renew(&p.GUID, p.Name); err != nil {
