@@ -86,6 +86,7 @@ func New(cfg Config) (*Host, error) {
 	sc := cfg.Supervise
 	sc.State, sc.Run, sc.Seed, sc.HostSocket = cfg.Paths.State, cfg.Paths.Run, cfg.Paths.Seed, cfg.Paths.Socket
 	sc.Now, sc.Log, sc.Identities, sc.Mesh = cfg.Now, cfg.Log, h.id, h.id.Mesh
+	sc.Secrets = h.secret
 	h.broker = &probe.Broker{Address: cfg.BrokerAddress, Identity: h.credentials, Now: cfg.Now}
 	builtins := map[string]route.Builtin{
 		mesh.SeatStore:    &probe.Store{Seat: mesh.SeatStore, Dial: h.dialStore},

@@ -66,6 +66,8 @@ type Resource struct {
 	Volumes []Mount `json:"volumes,omitempty"`
 	// Files mounts file resources of the same module, read-only.
 	Files []Mount `json:"files,omitempty"`
+	// Secrets puts secrets of the vault, of the same module, into files that only the resource's account may read.
+	Secrets []Secret `json:"secrets,omitempty"`
 	// After names resources of the same module ("ID") or of another ("MODULE/ID") that must be ready first.
 	After []string `json:"after,omitempty"`
 	// Health says whether it works. One that does not is stopped and started again.
@@ -109,6 +111,16 @@ type Mount struct {
 	File     string `json:"file,omitempty"`
 	Path     string `json:"path"`
 	ReadOnly bool   `json:"readOnly,omitempty"`
+}
+
+// Secret puts a secret of the module at an absolute path. The host fetches it from the vault before each start and keeps it
+// in memory alone.
+type Secret struct {
+	// Secret is its name within the module: the vault has it as MODULE/SECRET.
+	Secret string `json:"secret"`
+	Path   string `json:"path"`
+	// Version is the vault's; 0 is the newest there is at the start.
+	Version uint64 `json:"version,omitempty"`
 }
 
 // Limits bounds a resource by cgroup v2. Zero is no limit.

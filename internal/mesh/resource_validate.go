@@ -83,6 +83,7 @@ func (r *Resource) validateFields(p *problems, at string) {
 		{"limits", r.Limits != Limits{}, runs},
 		{"volumes", len(r.Volumes) > 0, runs},
 		{"files", len(r.Files) > 0, runs},
+		{"secrets", len(r.Secrets) > 0, runs},
 		{"after", len(r.After) > 0, runs},
 		{"health", r.Health != nil, runs},
 		{"ready", r.Ready != nil, runs},
@@ -268,8 +269,15 @@ func (r *Resource) validateMounts(p *problems, at string) {
 	for i, m := range r.Files {
 		one(fmt.Sprintf("%s.files[%d]", at, i), m, m.File, m.Volume, "file")
 	}
-	if n := max(len(r.Volumes), len(r.Files)); n > maxList {
-		p.add(at, "mounts %d volumes or files, at most %d are allowed", n, maxList)
+	for i, x := range r.Secrets {
+		pa := fmt.Sprintf("%s.secrets[%d]", at, i)
+		one(pa, Mount{Path: x.Path}, x.Secret, "", "secret")
+		if x.Secret != "" {
+			p.check(pa+".secret", CheckName(x.Secret))
+		}
+	}
+	if n := max(len(r.Volumes), len(r.Files), len(r.Secrets)); n > maxList {
+		p.add(at, "mounts %d volumes, files or secrets, at most %d are allowed", n, maxList)
 	}
 }
 

@@ -105,6 +105,8 @@ type stored struct {
 	Files  string         // of a bundle: the folder of its files
 	Image  *ocispec.Image // of an image
 	Layers []string       // of an image: the folders of its layers' files, lowest first
+	// Secrets are what was fetched from the vault for one start, by path.
+	Secrets map[string][]byte
 }
 
 // errSource says that an artifact cannot be had now, as opposed to being wrong.

@@ -27,7 +27,11 @@ func (m machine) volume(sp *spec) (string, error) {
 }
 
 func (m machine) fetch(ctx context.Context, sp *spec) (*stored, error) {
-	return m.s.content.ensure(ctx, sp.Artifact(), sp.Digest, sp.Source)
+	st, err := m.s.content.ensure(ctx, sp.Artifact(), sp.Digest, sp.Source)
+	if err == nil {
+		st.Secrets, err = m.s.secrets(ctx, sp)
+	}
+	return st, err
 }
 
 // start makes a start: cgroup, preparation, epoch, and the workload itself.
@@ -91,6 +95,9 @@ func (m machine) follow(ctx context.Context) error {
 		f.Close()
 	}
 	m.s.held = nil
+	if err := m.s.offerSocket(); err != nil {
+		m.s.warn("%v", err)
+	}
 	m.s.wg.Go(func() {
 		if err := m.s.network.Run(ctx); err != nil {
 			m.s.warn("%v", err)

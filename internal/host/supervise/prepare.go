@@ -56,6 +56,9 @@ func (s *Supervisor) prepare(ctx context.Context, sp *spec, st *stored) (*launch
 	if err := l.files(); err != nil {
 		return nil, err
 	}
+	if err := l.secretFiles(); err != nil {
+		return nil, err
+	}
 	if len(sp.Seats) > 0 {
 		seat := s.seatDir(sp.name())
 		if err := l.ownFolder(seat, 0o700); err != nil {
@@ -76,8 +79,11 @@ func (s *Supervisor) prepare(ctx context.Context, sp *spec, st *stored) (*launch
 		env[mesh.EnvIdentity] = viewIdentity
 	}
 	if sp.HostAPI {
-		l.binds = append(l.binds, bind{From: s.cfg.HostSocket, To: viewHostSocket})
-		env[mesh.EnvHostSocket] = viewHostSocket
+		if err := s.offerSocket(); err != nil {
+			return nil, err
+		}
+		l.binds = append(l.binds, bind{From: s.socketDir(), To: viewHost, ReadOnly: true})
+		env[mesh.EnvHostSocket] = viewHost + "/" + hostSocket
 	}
 	for k, v := range env {
 		l.env = append(l.env, k+"="+v)
@@ -88,11 +94,45 @@ func (s *Supervisor) prepare(ctx context.Context, sp *spec, st *stored) (*launch
 
 // Where the host's things are in a workload's view.
 const (
-	viewSeat       = mesh.PathRun + "/seat"
-	viewIdentity   = mesh.PathRun + "/identity"
-	viewHostSocket = mesh.PathRun + "/host.sock"
-	seatSocket     = "seat.sock"
+	viewSeat     = mesh.PathRun + "/seat"
+	viewIdentity = mesh.PathRun + "/identity"
+	viewHost     = mesh.PathRun + "/host"
+	seatSocket   = "seat.sock"
+	hostSocket   = "host.sock"
 )
+
+// socketDir is the folder that workloads see with the host's socket in it. It is the folder, and not the socket, since each
+// host makes a socket anew: a workload that outlives one must find the next one's.
+func (s *Supervisor) socketDir() string { return filepath.Join(s.cfg.Run, "hostapi") }
+
+// offerSocket has the socket of this host in the folder, by one rename over the one before.
+func (s *Supervisor) offerSocket() error {
+	path := filepath.Join(s.socketDir(), hostSocket)
+	here, err := os.Stat(s.cfg.HostSocket)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it serves nobody yet
+	}
+	if err != nil {
+		return fmt.Errorf("offer the host's socket: %w", err)
+	}
+	if have, err := os.Stat(path); err == nil && os.SameFile(have, here) {
+		return nil
+	}
+	s.offers.Lock()
+	defer s.offers.Unlock()
+	aside := path + ".new"
+	err = errors.Join(os.MkdirAll(s.socketDir(), 0o755), os.RemoveAll(aside))
+	if err == nil {
+		err = os.Link(s.cfg.HostSocket, aside)
+	}
+	if err == nil {
+		err = os.Rename(aside, path)
+	}
+	if err != nil {
+		return fmt.Errorf("offer the host's socket: %w", err)
+	}
+	return nil
+}
 
 func (s *Supervisor) seatDir(name string) string { return filepath.Join(s.cfg.Run, "seats", name) }
 

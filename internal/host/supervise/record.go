@@ -59,6 +59,7 @@ func (d rundir) execSpec() string   { return filepath.Join(string(d), "exec.json
 func (d rundir) healthSpec() string { return filepath.Join(string(d), "health.json") }
 func (d rundir) failed() string     { return filepath.Join(string(d), "failed") }
 func (d rundir) files() string      { return filepath.Join(string(d), "files") }
+func (d rundir) secrets() string    { return filepath.Join(string(d), "secrets") }
 func (d rundir) identity() string   { return filepath.Join(string(d), "identity") }
 func (d rundir) root() string       { return filepath.Join(string(d), "root") }
 func (d rundir) bundle() string     { return filepath.Join(string(d), "oci") }

@@ -47,6 +47,9 @@ type Config struct {
 	Log *logrus.Logger
 	// Identities may be nil as long as no mesh is raised; resources that ask for an identity then wait.
 	Identities Identities
+	// Secrets reads a module's secret from the vault, the newest version for 0. Nil while there is no vault to ask;
+	// resources with secrets then wait, as they do while it fails.
+	Secrets func(ctx context.Context, module, name string, version uint64) ([]byte, error)
 	// Mesh returns the mesh and the node's name, empty while there is none. A declaration for another is refused.
 	Mesh func() (meshName, node string)
 	// Store reaches the artifact store where no resource here holds the store seat. The URL's host is

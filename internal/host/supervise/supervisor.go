@@ -36,6 +36,7 @@ type Supervisor struct {
 	content  *content
 	network  *privnet.Network
 	quota    sync.Mutex // of the projects of volumes
+	offers   sync.Mutex // of the host's socket
 
 	mu       sync.Mutex
 	decl     *mesh.Declaration
