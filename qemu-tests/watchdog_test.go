@@ -30,6 +30,9 @@ func TestStuck(t *testing.T) {
 
 // TestSoftwareWatchdog is the same for PID 1 of a machine without a watchdog of its own.
 func TestSoftwareWatchdog(t *testing.T) {
+	if !*long {
+		t.Skip("TestStuck shows the same with a watchdog of the machine; run by -long")
+	}
 	n := raised(t)
 	need(t, n.UntilStatus(t.Context(), lab.StepTime, lab.Settled), "the node to settle")
 	firstProcessFrozen(t, n)
