@@ -8,7 +8,6 @@ import (
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/hostapi"
 	"kingpost/internal/mesh/verbs"
-	"kingpost/internal/qemu"
 	"kingpost/qemu-tests/lab"
 )
 
@@ -104,8 +103,7 @@ func firstProcessFrozen(t *testing.T, n *lab.Node) {
 	m := n.Serial.Now()
 	signalInside(t, n, "freeze", 1)
 	waitConsole(t, n, m, `kingpost: booted in `)
-	var after qemu.Mark = m
-	need(t, n.WaitUp(t.Context(), after), "boot after the reset")
+	need(t, n.WaitUp(t.Context(), m), "boot after the reset")
 	if text := n.Serial.Since(m); strings.Contains(text, "rebooting") || strings.Contains(text, "panic") {
 		t.Errorf("it was no reset by the watchdog:\n%.2000s", text)
 	}
