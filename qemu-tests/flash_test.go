@@ -23,6 +23,9 @@ import (
 // disk with sectors of 4096, both dirty, and refuse a mounted, a read-only and a small one. Both disks then boot through
 // firmware.
 func TestFlash(t *testing.T) {
+	if !*long {
+		t.Skip("three machines that hash hundreds of MiB in emulation: make test-long runs it")
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*lab.BootTime)
 	defer cancel()
 	dir := t.TempDir()
