@@ -41,7 +41,7 @@ func Unmarshal(b []byte, v any) error {
 	}
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.UseNumber()
-	c := checker{dec: dec, src: b}
+	c := checker{dec: dec, src: b, known: map[reflect.Type]map[string]reflect.Type{}}
 	if err := c.value(t.Elem(), ""); err != nil {
 		return err
 	}
@@ -66,6 +66,16 @@ type checker struct {
 	dec   *json.Decoder
 	src   []byte
 	depth int
+	known map[reflect.Type]map[string]reflect.Type // to look a type's fields up once, not at each of its keys
+}
+
+func (c *checker) fieldsOf(t reflect.Type) map[string]reflect.Type {
+	f, ok := c.known[t]
+	if !ok {
+		f = fieldsOf(t)
+		c.known[t] = f
+	}
+	return f
 }
 
 // line is where the decoder stands, for syntax errors, which have no place in the value.
@@ -124,8 +134,8 @@ func (c *checker) value(t reflect.Type, path string) error {
 	case json.Delim:
 		switch {
 		case tok == '{' && t.Kind() == reflect.Struct:
+			fields := c.fieldsOf(t)
 			return c.object(path, func(key string) (reflect.Type, error) {
-				fields := fieldsOf(t)
 				ft, ok := fields[key]
 				if !ok {
 					return nil, where("unknown field %q%s", key, nearest(key, fields))

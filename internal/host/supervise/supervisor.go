@@ -40,6 +40,7 @@ type Supervisor struct {
 
 	mu       sync.Mutex
 	decl     *mesh.Declaration
+	declText []byte // of decl, as it is on disk
 	corrupt  bool // there was a declaration that could not be read: nothing that runs is stopped for its absence
 	units    map[string]*unit
 	order    []string
@@ -184,15 +185,20 @@ func (s *Supervisor) readDeclaration() error {
 		return nil
 	}
 	s.state.atLeast(d.Epoch)
-	s.setDeclaration(&d)
+	// As this host would write it: what an earlier one wrote may look different and say the same.
+	text, err := json.MarshalIndent(&d, "", " ")
+	if err != nil {
+		return err
+	}
+	s.setDeclaration(&d, text)
 	return nil
 }
 
 // setDeclaration makes units for what d declares and takes it from those that it does not.
-func (s *Supervisor) setDeclaration(d *mesh.Declaration) {
+func (s *Supervisor) setDeclaration(d *mesh.Declaration, text []byte) {
 	specs := specsOf(d)
 	s.mu.Lock()
-	s.decl, s.corrupt = d, false
+	s.decl, s.declText, s.corrupt = d, text, false
 	s.order = s.order[:0]
 	for i := range d.Resources {
 		s.order = append(s.order, d.Resources[i].Key())
@@ -317,13 +323,9 @@ func (s *Supervisor) Declare(ctx context.Context, d mesh.Declaration) error {
 		return err
 	}
 	s.mu.Lock()
-	old := s.decl
+	old, was := s.decl, s.declText
 	s.mu.Unlock()
 	if old != nil {
-		was, err := json.MarshalIndent(old, "", " ")
-		if err != nil {
-			return err
-		}
 		switch {
 		case bytes.Equal(was, b):
 			return nil
@@ -342,7 +344,7 @@ func (s *Supervisor) Declare(ctx context.Context, d mesh.Declaration) error {
 	if err := s.cfg.write(s.declarationPath(), b, 0o600); err != nil {
 		return &mesh.CallError{Code: mesh.CodeFailed, Message: "keep the declaration: " + err.Error()}
 	}
-	s.setDeclaration(&d)
+	s.setDeclaration(&d, b)
 	return nil
 }
 
