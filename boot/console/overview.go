@@ -148,7 +148,7 @@ func hints(n node) []string {
 		}
 	case "claimed":
 		return []string{
-			"Make a mesh of it, from the operator's machine, and compare the node key above:",
+			"Make a mesh of it from the operator's machine; compare the node key above:",
 			"kingpost raise " + at + " --mesh NAME",
 		}
 	}

@@ -147,9 +147,11 @@ func (s *Screen) draw(tail []string, cols, rows int) string {
 		if i > 0 {
 			b.WriteString("\r\n")
 		}
-		b.WriteString(l + "\x1b[K")
+		b.WriteString("\x1b[K" + l) // cleared first: after a line that is full it would take its last cell
 	}
-	b.WriteString("\x1b[J")
+	if len(c.lines) < rows {
+		b.WriteString("\r\n\x1b[J")
+	}
 	return b.String()
 }
 

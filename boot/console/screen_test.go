@@ -22,7 +22,7 @@ var sequences = regexp.MustCompile(`\x1b\[(0(;[0-9;]+)?m|H|K|J|\?25l)`)
 func checkScreen(t *testing.T, s string, cols, rows int) string {
 	t.Helper()
 	text := sequences.ReplaceAllString(s, "")
-	lines := strings.Split(text, "\r\n")
+	lines := strings.Split(strings.TrimSuffix(text, "\r\n"), "\r\n")
 	if len(lines) > rows {
 		t.Errorf("%d lines on a terminal of %d", len(lines), rows)
 	}

@@ -154,7 +154,7 @@ func (k *Keeper) failed(err error) {
 func (k *Keeper) poll(ctx context.Context) (time.Duration, error) {
 	servers, from := k.cfg.Servers()
 	if len(servers) == 0 {
-		return 0, fmt.Errorf("no time server is known: node.yaml names none, and neither does a DHCP server")
+		return 0, fmt.Errorf("no time server: neither node.yaml nor DHCP names one")
 	}
 	samples, err := askAll(ctx, servers, k.cfg.Ask)
 	if err != nil {

@@ -188,7 +188,7 @@ func TestNoServer(t *testing.T) {
 	if err := k.Run(ctx); err != nil {
 		t.Error(err)
 	}
-	if s := k.Status(); s.Synced || !strings.Contains(s.Reason, "no time server is known") {
+	if s := k.Status(); s.Synced || !strings.Contains(s.Reason, "no time server: ") {
 		t.Errorf("%+v", s)
 	}
 	k, _, _ = keeper(0, time.Time{}, func(context.Context, string) (Sample, error) { return Sample{}, errors.New("no answer") }, "a", "b")
