@@ -8,7 +8,7 @@
 //
 // It never decides what should run, never talks to a controller, and never serves an API.
 //
-// Start reading at Supervisor (the API), then reconcile.go (the loop and its order), then unit.go (one
-// resource's life); process.go, container.go, volume.go and file.go are the kinds, stub.go is what runs
-// between the host and a process.
+// Start reading at Supervisor (the API), then unit.go (one resource's life, in steps), run.go and handover.go (what a step
+// does), and runner.go: the line between what is decided and the machine. Below it machine.go, process.go and container.go
+// run things, and stub.go is what stands between the host and a process.
 package supervise
