@@ -41,7 +41,7 @@ type Supervisor struct {
 	mu       sync.Mutex
 	decl     *mesh.Declaration
 	declText []byte // of decl, as it is on disk
-	corrupt  bool // there was a declaration that could not be read: nothing that runs is stopped for its absence
+	corrupt  bool   // there was a declaration that could not be read: nothing that runs is stopped for its absence
 	units    map[string]*unit
 	order    []string
 	changed  chan struct{}
