@@ -49,7 +49,7 @@ type fake struct {
 	damaged   string // names a blob that is wrong
 	port      string
 	slow      map[string]time.Duration // until a module is healthy, by its name; startDelay for others
-	seedLog   []bool // seed state at every start of a controller
+	seedLog   []bool                   // seed state at every start of a controller
 
 	calls   int
 	crashAt int // number of the call at which power goes; 0 never

@@ -29,6 +29,9 @@ func TestShippedModules(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
+		if m.Module == "host" {
+			continue // it is pushed where another host than the release's is to run, and is in no seed
+		}
 		manifests = append(manifests, m)
 		for i := range m.Resources {
 			if ref := m.Resources[i].Artifact(); !ref.IsZero() {

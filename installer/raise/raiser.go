@@ -178,6 +178,9 @@ func (r *Raiser) copy() hostapi.RaiseStatus {
 	return s
 }
 
+// watchEvery is how often a watcher is told, at most.
+const watchEvery = 300 * time.Millisecond
+
 // Watch sends the status, first as it is and then at every change, until ctx is done or the raise has
 // ended as done or failed; then it closes the channel. A slow receiver misses statuses, never the last.
 func (r *Raiser) Watch(ctx context.Context) <-chan hostapi.RaiseStatus {
@@ -201,6 +204,12 @@ func (r *Raiser) Watch(ctx context.Context) <-chan hostapi.RaiseStatus {
 				return
 			}
 			if s.State == StateDone || s.State == StateFailed || s.State == StateNone {
+				return
+			}
+			// What comes in between is left out: on a small machine who follows must not slow down what is followed.
+			select {
+			case <-time.After(watchEvery):
+			case <-ctx.Done():
 				return
 			}
 			select {
