@@ -32,9 +32,9 @@ func TestMachineFirstBoot(t *testing.T) {
 	config := &mesh.NodeConfig{Hostname: "alpha", Claim: theLab.Claim, Network: mesh.NetworkConfig{
 		DHCP: &no, DNS: []string{"10.0.2.3"},
 		Links: []mesh.LinkConfig{
-			{Match: &mesh.LinkSelector{MAC: "52:54:00:4b:50:01"}, Addresses: []string{"10.0.2.15/24"}, Gateways: []string{"10.0.2.2"}},
-			{Name: "bond0", Bond: &mesh.BondConfig{Links: []mesh.LinkSelector{{MAC: "52:54:00:4b:50:02"}, {MAC: "52:54:00:4b:50:03"}}}},
-			{Name: "lan20", VLAN: &mesh.VLANConfig{ID: 20, Link: mesh.LinkSelector{Name: "bond0"}}, Addresses: []string{"10.20.0.5/24", "fd20::5/64"}, MTU: 1400},
+			{Match: &mesh.LinkSelector{MAC: "52:54:00:4b:50:01"}, Addresses: []string{"10.0.2.15/24"}, Gateways: []string{"10.0.2.2"}, SLAAC: &no},
+			{Name: "bond0", Bond: &mesh.BondConfig{Links: []mesh.LinkSelector{{MAC: "52:54:00:4b:50:02"}, {MAC: "52:54:00:4b:50:03"}}}, SLAAC: &no},
+			{Name: "lan20", VLAN: &mesh.VLANConfig{ID: 20, Link: mesh.LinkSelector{Name: "bond0"}}, Addresses: []string{"10.20.0.5/24", "fd20::5/64"}, MTU: 1400, SLAAC: &no},
 		},
 	}}
 	dir := t.TempDir()
