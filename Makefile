@@ -44,7 +44,7 @@ test: ready-test kingpost ## every test that fits 45 minutes on two cores: units
 	bin/kingpost build images/vm.yaml # first, so that the tests that build find what they share in the cache
 	$(if $(RUN),,go test -timeout 40m $$(go list ./... | grep -v /qemu-tests))
 	$(if $(RUN),,go test -count 1 -timeout 20m -run '^TestSoak$$' ./internal/host/supervise -soak 1m)
-	go test -v -p 1 -count 1 -timeout 60m $(if $(RUN),$(RUN_EXACT),-skip '^TestRaiseInterrupted$$') ./qemu-tests -seed 1
+	go test -v -p 1 -count 1 -timeout 60m $(RUN_EXACT) ./qemu-tests -seed 1
 
 .PHONY: test-long
 test-long: ready-test kingpost ## everything: every kill of the raise, race detector, a minute of fuzzing per target
