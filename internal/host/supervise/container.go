@@ -26,8 +26,9 @@ const runtimeLimit = 60 * time.Second
 func (s *Supervisor) runc(ctx context.Context, stdio *os.File, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), runtimeLimit)
 	defer cancel()
-	logFile := filepath.Join(s.cfg.Run, "runc.log")
-	os.Remove(logFile)
+	// Each container has its own: several start at once, and each is told its own reason.
+	logFile := filepath.Join(s.cfg.Run, "runc."+args[len(args)-1]+".log")
+	defer os.Remove(logFile)
 	cmd := exec.CommandContext(ctx, s.cfg.Runc, append([]string{"--root", filepath.Join(s.cfg.Run, "runc"), "--log", logFile}, args...)...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.Stdout, cmd.Stderr = stdio, stdio

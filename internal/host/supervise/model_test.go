@@ -143,7 +143,7 @@ func newModel() (*model, error) {
 	}
 	return &model{
 		dir: dir, decl: mesh.Declaration{Mesh: "home", Node: "alpha"},
-		w: &world{dead: true, instances: map[string]*phantom{}, declared: map[string]*spec{}, finished: map[string]string{}},
+		w: &world{dead: true, instances: map[string]*phantom{}, declared: map[string]*spec{}, finished: map[string]string{}, unfinished: map[string]time.Time{}},
 	}, nil
 }
 
@@ -286,6 +286,9 @@ func (m *model) do(a act) {
 	case "restart", "clear":
 		m.w.mu.Lock()
 		if sp := m.w.declared[a.Key]; sp != nil && (a.Do == "clear" || sp.Policy != mesh.PolicyOnce) {
+			if m.w.finished[a.Key] != "" {
+				m.w.unfinished[a.Key] = time.Now()
+			}
 			delete(m.w.finished, a.Key)
 		}
 		m.w.mu.Unlock()
@@ -327,6 +330,8 @@ func (m *model) rest() {
 	m.w.away, m.w.armed = false, 0
 	m.w.mu.Unlock()
 	m.revive()
+	// What was killed last is seen before it is cleared.
+	time.Sleep(5 * time.Second)
 	for key := range m.w.declared {
 		m.w.mu.Lock()
 		delete(m.w.finished, key)

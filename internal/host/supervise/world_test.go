@@ -30,10 +30,12 @@ type world struct {
 	pids      int
 	declared  map[string]*spec // the latest
 	finished  map[string]string
-	epoch     uint64
-	wrong     []string
-	starts    int
-	overlaps  int
+	// unfinished is when a run to completion was taken back.
+	unfinished map[string]time.Time
+	epoch      uint64
+	wrong      []string
+	starts     int
+	overlaps   int
 }
 
 // phantom is a workload of a world.
@@ -197,6 +199,10 @@ func (w *world) judge(sp *spec, r *runRecord) {
 // beenReady says whether a resource was ready at some time of this boot.
 func (w *world) beenReady(key string) bool {
 	if w.finished[key] != "" {
+		return true
+	}
+	// Who found it done just before that was taken back has its bytes fetched meanwhile, and starts.
+	if at := w.unfinished[key]; !at.IsZero() && time.Since(at) < time.Second {
 		return true
 	}
 	return slices.ContainsFunc(w.past, func(p *phantom) bool {
