@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -132,11 +133,44 @@ func (s *Supervisor) startContainer(ctx context.Context, l *launch) (p *proc, er
 		p.close()
 		return nil, err
 	}
-	if err := s.runc(ctx, log, "start", name); err != nil {
+	if err := s.release(ctx, log, name, p); err != nil {
 		p.close()
 		return nil, err
 	}
 	return p, nil
+}
+
+// release lets a created container begin. Its first process waits at a FIFO of the runtime's until somebody reads what it
+// writes there, and begins then: that reading, and the removal of the FIFO by which the runtime tells a created container
+// from a running one, is all that `runc start` does (runc 1.0 to 1.3, libcontainer's Container.Exec). To do it here saves
+// one start of the runtime, a third of the time of the whole. Where there is no such FIFO the runtime is asked.
+func (s *Supervisor) release(ctx context.Context, log *os.File, name string, p *proc) error {
+	path := filepath.Join(s.cfg.Run, "runc", name, "exec.fifo")
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return s.runc(ctx, log, "start", name)
+	}
+	defer f.Close()
+	b := make([]byte, 1)
+	end := time.Now().Add(runtimeLimit)
+	if err := f.SetReadDeadline(end); err != nil {
+		return fmt.Errorf("let the container %s begin: %w", name, err)
+	}
+	for {
+		// Without a writer the end of the file is read: it has not opened its side yet, or it has died.
+		if n, err := f.Read(b); n == 1 {
+			return os.Remove(path)
+		} else if err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("let the container %s begin: %w", name, err)
+		}
+		if !p.alive() {
+			return fmt.Errorf("the container %s ended before it began", name)
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the container %s does not begin", name)
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // modules loads kernel modules. Without one the kernel says itself what it cannot do.

@@ -79,6 +79,23 @@ func (p *proc) wait() error {
 	})
 }
 
+// alive reports whether the process has not ended.
+func (p *proc) alive() bool {
+	if p.file == nil {
+		return false
+	}
+	rc, err := p.file.SyscallConn()
+	if err != nil {
+		return false
+	}
+	ended := false
+	err = rc.Control(func(fd uintptr) {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		ended = err == nil && n > 0
+	})
+	return err == nil && !ended
+}
+
 func (p *proc) signal(sig int) error {
 	if p.file == nil {
 		return nil
