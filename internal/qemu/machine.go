@@ -225,9 +225,10 @@ func (d Disk) args(i int) []string {
 	// From 1: with -kernel QEMU has an option ROM of its own at 0.
 	dev := fmt.Sprintf("virtio-blk-pci,drive=%s,bootindex=%d", node, i+1)
 	if d.Log != "" {
-		// Up to QEMU 8.2 the filter corrupts its log where a write of zeroes meets another request: it takes its place in
-		// the log in two parts and yields in between. A guest that cannot ask for them writes zeroes as anything else.
-		dev += ",discard=off,write-zeroes=off"
+		// The filter writes a request to its log with one buffer more than it came in. QEMU merges what a guest writes in
+		// sequence up to the most buffers that one call takes (IOV_MAX), so the largest would fail, and the guest see an
+		// I/O error and the log a hole. And up to QEMU 8.2 a write of zeroes that meets another request corrupts the log.
+		dev += ",request-merging=off,discard=off,write-zeroes=off"
 	}
 	if d.Serial != "" {
 		dev += ",serial=" + escape(d.Serial)

@@ -35,7 +35,7 @@ func TestArgs(t *testing.T) {
 		},
 		"recorded": {
 			config: Config{Dir: "/d", Kernel: "/k", Initrd: "/i", Append: "a b", Disks: []Disk{{Path: "/x", Format: "qcow2", Log: "/l"}}},
-			has:    []string{"-kernel /k -initrd /i -append a b", "driver=blklogwrites,node-name=logged0,file=image0,log=log0", "drive=logged0,bootindex=1,discard=off,write-zeroes=off", "driver=qcow2"},
+			has:    []string{"-kernel /k -initrd /i -append a b", "driver=blklogwrites,node-name=logged0,file=image0,log=log0", "drive=logged0,bootindex=1,request-merging=off,discard=off,write-zeroes=off", "driver=qcow2"},
 			hasNot: []string{"pflash"},
 		},
 		"offline": {
