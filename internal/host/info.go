@@ -37,7 +37,7 @@ func (h *Host) Node() hostapi.Node {
 		Name: h.Name(), ID: h.self.ID, Key: h.self.Fingerprint, Release: h.boot.Release, Boot: h.boot,
 		Claimed: h.settings.Key != nil, Mesh: m, State: h.state(), Addresses: h.net.Addresses(),
 		Time: now, Clock: h.timeStatus(), Uptime: uptime(),
-		Host:     hostapi.HostInfo{Digest: h.cfg.Digest, PID: os.Getpid(), Since: h.started},
+		Host:     hostapi.HostInfo{Digest: h.cfg.Digest, PID: os.Getpid(), Since: h.started, Memory: resident("self"), Init: resident("1")},
 		Warnings: slices.Clone(h.settings.Warnings),
 	}
 	if l, ok := h.launcher(); ok {
@@ -64,6 +64,19 @@ func (h *Host) Node() hostapi.Node {
 		n.Warnings = append(n.Warnings, diskWarnings(&st)...)
 	}
 	return n
+}
+
+// resident is the resident memory of a process (proc_pid_statm(5)), in bytes; 0 when it cannot be read.
+func resident(pid string) int64 {
+	b, err := os.ReadFile("/proc/" + pid + "/statm")
+	if err != nil {
+		return 0
+	}
+	var size, pages int64
+	if _, err := fmt.Sscan(string(b), &size, &pages); err != nil {
+		return 0
+	}
+	return pages * int64(os.Getpagesize())
 }
 
 // fullBelow is the share of the data partition, one in so many, below which it counts as full.

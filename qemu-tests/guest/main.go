@@ -9,7 +9,6 @@
 //	guest fill FOLDER     writes until nothing more fits, and keeps it
 //	guest stay            prints what it was given (environment, files of the folders named), then runs until it is stopped
 //	guest write FILE TEXT appends a line and is done
-//	guest memory PID ...  prints what processes hold in memory, "PID BYTES" a line
 //	guest eat BYTES       holds so much memory and says so, then stays
 //	guest spin            computes, and prints every second how many CPUs it had, "cpus 0.25"
 //	guest fork N          starts up to N children and prints how many it could, "forked 12", then stays
@@ -26,7 +25,6 @@ import (
 	"runtime"
 	"sort"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -76,8 +74,6 @@ func run(args []string) error {
 		return f.Close()
 	}
 	switch {
-	case args[0] == "memory":
-		return memory(args[1:])
 	case args[0] == "eat" && len(args) == 2:
 		return eat(args[1])
 	case args[0] == "spin" && len(args) == 1:
@@ -173,23 +169,6 @@ func fill(folder string) error {
 	}
 	fmt.Println("full")
 	return f.Close()
-}
-
-// memory reads VmRSS (proc(5), /proc/PID/status), which everybody may.
-func memory(pids []string) error {
-	for _, pid := range pids {
-		b, err := os.ReadFile("/proc/" + pid + "/status")
-		if err != nil {
-			return err
-		}
-		for line := range strings.Lines(string(b)) {
-			var kib int64
-			if n, _ := fmt.Sscanf(line, "VmRSS: %d kB", &kib); n == 1 {
-				fmt.Println(pid, kib<<10)
-			}
-		}
-	}
-	return nil
 }
 
 func stay(folders []string) error {

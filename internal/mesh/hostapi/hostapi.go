@@ -71,6 +71,8 @@ type HostInfo struct {
 	Digest string    `json:"digest"` // "baked-in" or a bundle digest
 	PID    int       `json:"pid"`
 	Since  time.Time `json:"since"`
+	Memory int64     `json:"memory,omitempty"` // resident, in bytes
+	Init   int64     `json:"init,omitempty"`   // resident memory of PID 1, in bytes
 	// Launcher is what the launcher knows of this and other hosts; nil where there is none.
 	Launcher *mesh.LauncherInfo `json:"launcher,omitempty"`
 }
