@@ -14,6 +14,9 @@ import (
 // TestStuck makes stand still what a node cannot do without, and takes all its memory: what is stuck is ended by whoever
 // it is stuck for, and what matters stays.
 func TestStuck(t *testing.T) {
+	if !*long {
+		t.Skip("an emulated machine without memory stands still for minutes: make test-long runs it")
+	}
 	n, err := theLab.StartRaised(t.Context(), "", quick("-device", "i6300esb", "-action", "watchdog=reset"))
 	if n != nil {
 		watch(t, n)
