@@ -56,7 +56,6 @@ type hostRunner struct {
 	mu      sync.Mutex
 	current *instance
 	ready   bool
-	seen    bool // a host has been ready in this boot
 	words   lastWords
 	letGo   func()
 	asked   chan launcher.Message // what the host asks of the launcher

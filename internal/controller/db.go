@@ -13,6 +13,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 
 	"kingpost/internal/atomicfile"
 )
@@ -81,7 +82,7 @@ func openDatabase(dir, meshName, control, program string, epoch uint64, now time
 	}
 	path := filepath.Join(dir, databaseFile)
 	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockTimeout, MaxSize: maxDatabase, FreelistType: bolt.FreelistMapType, NoStatistics: true})
-	if errors.Is(err, bolt.ErrTimeout) {
+	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("open %s: another controller has had it open for %s; it must end first", path, lockTimeout)
 	}
 	if err != nil {

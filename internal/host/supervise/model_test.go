@@ -123,13 +123,12 @@ func TestModel(t *testing.T) {
 
 // model is what must be true of a host, beside one that runs in a world.
 type model struct {
-	dir    string
-	w      *world
-	s      *Supervisor
-	over   chan struct{}
-	decl   mesh.Declaration // the last that was taken
-	maybe  *mesh.Declaration
-	hidden bool
+	dir   string
+	w     *world
+	s     *Supervisor
+	over  chan struct{}
+	decl  mesh.Declaration // the last that was taken
+	maybe *mesh.Declaration
 }
 
 func newModel() (*model, error) {
