@@ -17,7 +17,7 @@ const maxLog = 4 << 20
 func openLog(o options) (*logrus.Logger, func()) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	log.SetFormatter(&logrus.TextFormatter{DisableColors: true, FullTimestamp: true})
+	log.SetFormatter(&logrus.TextFormatter{DisableColors: true, FullTimestamp: true, TimestampFormat: "2006-01-02T15:04:05.000Z07:00"})
 	console := logrus.WarnLevel
 	if o.verbose {
 		console = logrus.DebugLevel

@@ -16,7 +16,7 @@ func TestCmdline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "kingpost.root=" + testHash + " kingpost.hashoffset=315392 console=tty0 console=ttyS0,115200 gpt panic=10 quiet loglevel=3 nosmt foo=\"a b\""
+	want := "kingpost.root=" + testHash + " kingpost.hashoffset=315392 console=tty0 console=ttyS0,115200 gpt panic=10 quiet loglevel=3 transparent_hugepage=madvise nosmt foo=\"a b\""
 	if c.String() != want {
 		t.Errorf("got %q", c)
 	}
@@ -25,7 +25,7 @@ func TestCmdline(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	r, err := RescueCmdline("arm64")
-	if err != nil || r.String() != "kingpost.rescue=1 console=tty0 console=ttyAMA0,115200 gpt panic=10 quiet loglevel=3" {
+	if err != nil || r.String() != "kingpost.rescue=1 console=tty0 console=ttyAMA0,115200 gpt panic=10 quiet loglevel=3 transparent_hugepage=madvise" {
 		t.Errorf("got %q, %v", r, err)
 	}
 	for name, extra := range map[string]string{"two words": "a b", "ours": "kingpost.root=x", "line end": "a\nb", "nothing": "", "open quote": `a="b`, "not ASCII": "ä", "too long": strings.Repeat("x", 2048)} {

@@ -8,10 +8,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/hostapi"
@@ -39,6 +42,20 @@ func TestConfined(t *testing.T) {
 				t.Errorf("%s: %s: %q, wanted %q", key, what, got[what], want)
 			}
 		}
+	}
+}
+
+// TestForeignSystemCalls: the system calls of another architecture than the image's are none.
+func TestForeignSystemCalls(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("only amd64 has a second kind of system calls that needs no other program")
+	}
+	n := newNode(t)
+	c := n.container("x32", "x32")
+	c.Policy = mesh.PolicyNever
+	n.declare(c)
+	if line := n.said("m/x32", "x32:"); !strings.Contains(line, unix.SIGSYS.String()) {
+		t.Errorf("who makes one: %q, wanted %v", line, unix.SIGSYS)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"runtime"
 	"sort"
 	"strings"
 
@@ -85,6 +86,11 @@ func (l *launch) ociSpec(rootfs string) (*specs.Spec, error) {
 	// The field's own list of system calls. It is made for the capabilities in the spec, so it comes last.
 	if spec.Linux.Seccomp, err = seccomp.GetDefaultProfile(spec); err != nil {
 		return nil, fmt.Errorf("make the list of system calls: %w", err)
+	}
+	// The machine's own architecture comes first. The others, for 32-bit programs, are a second way into the kernel that next
+	// to nobody needs, and a fifth of the time that a container takes to be made.
+	if all := spec.Linux.Seccomp.Architectures; len(all) > 1 && (img == nil || img.Architecture == runtime.GOARCH) {
+		spec.Linux.Seccomp.Architectures = all[:1]
 	}
 	return spec, nil
 }
