@@ -138,7 +138,7 @@ func (b *build) make(ctx context.Context, out *output) (*Result, error) {
 		}},
 		{"root", func(p Phase) (_ string, err error) {
 			root.recipe, root.info, root.kernel, root.seed = b.recipe, res.ReleaseInfo, k, seed
-			root.host = components[programHost]
+			root.host, root.stub = components[programHost], components[programStub]
 			if img, err = writeRoot(ctx, out.path(FileRoot), root, p); err != nil {
 				return "", err
 			}
@@ -366,11 +366,12 @@ func (b *build) takeFiles(ctx context.Context, in *rootInputs, efi *string) erro
 const (
 	programInit = "mesh-init"
 	programHost = "mesh-host"
+	programStub = "mesh-stub"
 )
 
 // programs builds ours in one run of go, and meanwhile the third-party ones.
 func (b *build) programs(ctx context.Context) (ours, third map[string]binary, err error) {
-	names := append([]string{programInit, programHost}, b.plan.components...)
+	names := append([]string{programInit, programHost, programStub}, b.plan.components...)
 	slices.Sort(names)
 	names = slices.Compact(names)
 	var pkgs []string

@@ -23,6 +23,7 @@ type rootInputs struct {
 	info     mesh.ReleaseInfo
 	kernel   *kernel
 	host     binary
+	stub     binary
 	programs []pkgFile
 	firmware []string // unpacked packages
 	seed     string   // folder
@@ -46,6 +47,7 @@ func rootTree(in rootInputs) (*rootfs.Tree, error) {
 		try(t.AddSymlink(l, "usr/"+l))
 	}
 	try(t.AddOSFile(strings.TrimPrefix(mesh.PathHost, "/"), 0o755, in.host.File))
+	try(t.AddOSFile(strings.TrimPrefix(mesh.PathStub, "/"), 0o755, in.stub.File))
 	for _, f := range in.programs {
 		if f.link != "" {
 			try(t.AddSymlink(f.path, f.link))

@@ -3,6 +3,7 @@ package pid1
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -67,6 +68,22 @@ func (p *pid1) cgroups() {
 	if err := os.WriteFile(hostCgroup+"/memory.low", []byte(hostMemory), 0o644); err != nil {
 		p.warn("protect the host's memory: %v", err)
 	}
+	var info unix.Sysinfo_t
+	err := unix.Sysinfo(&info)
+	if err == nil {
+		most := workloadMemory(uint64(info.Totalram) * uint64(info.Unit))
+		err = os.WriteFile(mesh.PathCgroups+"/memory.max", strconv.AppendUint(nil, most, 10), 0o644)
+	}
+	if err != nil {
+		p.warn("keep memory for the node itself: %v", err)
+	}
+}
+
+// workloadMemory is how much of a node's memory, in bytes, all its workloads together may take. The rest is for the kernel
+// and the host: what takes all it can get then meets its own end before the node stands still, since a kernel without memory
+// throws away the pages of running programs and reads them again, for minutes, before it kills anybody.
+func workloadMemory(total uint64) uint64 {
+	return total - min(32<<20+total/8, 1<<30, total/2)
 }
 
 // enable enables in dir's children each controller that dir has, of those that limits are made of.

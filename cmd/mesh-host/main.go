@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kingpost/internal/host"
-	"kingpost/internal/host/supervise"
+	"kingpost/internal/host/stub"
 )
 
 func main() {
-	// The stub between the host and a process: it must start fast, so nothing comes before it.
+	// The stub between the host and a process, for a host that has no mesh-stub beside it.
 	if len(os.Args) > 1 && os.Args[1] == "exec" {
-		os.Exit(supervise.ExecMain(os.Args[2:]))
+		os.Exit(stub.Main(os.Args[2:]))
 	}
 	os.Exit(serve(os.Args[1:]))
 }

@@ -5,6 +5,7 @@ const (
 	PathRelease = "/usr/share/kingpost/release.json" // ReleaseInfo of the booted release
 	PathSeed    = "/usr/share/kingpost/seed"         // OCI image layout
 	PathHost    = "/usr/bin/mesh-host"               // the baked-in host
+	PathStub    = "/usr/bin/mesh-stub"               // what becomes a declared process; the baked-in host's
 	PathRunc    = "/usr/sbin/runc"
 	PathModules = "/usr/lib/modules"
 	PathESP     = "/boot"                // the booted disk's ESP, mounted read-only

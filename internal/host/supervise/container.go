@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kingpost/internal/host/privnet"
+	"kingpost/internal/host/stub"
 )
 
 // Containers are run by an OCI runtime, runc, in two steps: create, which makes everything and waits, and
@@ -90,7 +91,7 @@ func (s *Supervisor) startContainer(ctx context.Context, l *launch) (p *proc, er
 	}
 	// It holds the environment, and the runtime has read it when it returns.
 	defer os.Remove(config)
-	// Read and write, as a process has it: see execSpec.stdio.
+	// Read and write, as a process has it: as package stub makes it.
 	log, err := os.OpenFile(s.fifoPath(name), os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open the log pipe: %w", err)
@@ -115,7 +116,7 @@ func (s *Supervisor) startContainer(ctx context.Context, l *launch) (p *proc, er
 	}
 	r := l.record()
 	r.PID = pid
-	if r.Start, err = startTime(pid); err != nil {
+	if r.Start, err = stub.StartTime(pid); err != nil {
 		return nil, fmt.Errorf("the container ended before it began: %w", err)
 	}
 	s.exits.watch(procID{r.PID, r.Start})
@@ -256,7 +257,7 @@ func (l *launch) containerEtc() error {
 			return err
 		}
 		if !l.covers("/etc/" + name) {
-			l.binds = append(l.binds, bind{From: path, To: "/etc/" + name, ReadOnly: true})
+			l.binds = append(l.binds, stub.Bind{From: path, To: "/etc/" + name, ReadOnly: true})
 		}
 	}
 	return nil

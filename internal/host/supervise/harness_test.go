@@ -45,7 +45,7 @@ func newNode(t *testing.T) *node {
 	n.cfg = Config{
 		State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run"), Seed: filepath.Join(dir, "seed"),
 		Cgroups: filepath.Join(root, "kp-"+filepath.Base(dir)), CgroupsOptional: true, Runc: mesh.PathRunc,
-		HostSocket: filepath.Join(dir, "host.sock"), stubEnv: []string{envRole + "=stub"}, Log: logrus.New(),
+		HostSocket: filepath.Join(dir, "host.sock"), Stub: []string{stubProgram(t)}, Log: logrus.New(),
 		Identities: identities{},
 	}
 	n.cfg.Log.SetOutput(testLog{t})

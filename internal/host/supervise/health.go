@@ -13,12 +13,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"kingpost/internal/host/stub"
 	"kingpost/internal/mesh"
 )
 
@@ -135,16 +137,16 @@ func (c *checker) dial(ctx context.Context, network, addr string) (conn net.Conn
 	return conn, err
 }
 
-func (c *checker) command(ctx context.Context, argv []string) error {
+func (c *checker) command(ctx context.Context, program []string) error {
 	var caps []int
-	es := execSpec{
-		Name: c.name + ": health command", Cgroup: c.s.cgroups.path(c.name), Path: argv[0], Args: argv,
+	es := stub.Spec{
+		Name: c.name + ": health command", Cgroup: c.s.cgroups.path(c.name), Path: program[0], Args: program,
 		Env:          environment([]string{"PATH=/app/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=/tmp"}, envList(c.sp)...),
 		Dir:          "/",
 		UID:          c.uid,
 		Capabilities: caps,
 		OOMScore:     oomScore(false),
-		Enter:        &enter{PID: c.pid, Start: c.start, Net: c.sp.private()},
+		Enter:        &stub.Enter{PID: c.pid, Start: c.start, Net: c.sp.private()},
 	}
 	path := c.s.rundir(c.name).healthSpec()
 	if err := writeJSON(path, &es); err != nil {
@@ -152,9 +154,9 @@ func (c *checker) command(ctx context.Context, argv []string) error {
 	}
 	defer os.Remove(path)
 	var out tailBuffer
-	stub := append(append([]string{}, c.s.cfg.Stub...), path)
-	cmd := exec.CommandContext(ctx, stub[0], stub[1:]...)
-	cmd.Env = append(c.s.cfg.stubEnv, "GOMAXPROCS=1")
+	argv := append(slices.Clone(c.s.cfg.Stub), path)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = stubEnv()
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.WaitDelay = time.Second // a grandchild may hold the pipe
 	err := cmd.Run()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -16,21 +17,19 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"kingpost/internal/host/stub"
 	"kingpost/internal/mesh"
 )
 
 // The tests that run workloads need root and a stand-in for PID 1. So the test program starts itself
 // twice: first as that stand-in, a subreaper in a mount namespace of its own whose /sys/fs/cgroup is cgroup
-// v2, which then starts the tests, in a network of their own; and as the stub.
+// v2, which then starts the tests, in a network of their own.
 const (
 	envRole  = "KINGPOST_TEST_ROLE"
 	envExits = "KINGPOST_TEST_EXITS"
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "exec" && os.Getenv(envRole) == "stub" {
-		os.Exit(ExecMain(os.Args[2:]))
-	}
 	if os.Getenv(envRole) == "tests" {
 		// The first thread keeps to the tests' own network: one that ends in another takes the process's view along.
 		runtime.LockOSThread()
@@ -85,7 +84,7 @@ func standIn() int {
 			return 1
 		}
 		pid := int(*(*int32)(unsafe.Pointer(&info[16])))
-		start, _ := startTime(pid)
+		start, _ := stub.StartTime(pid)
 		cg, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 		var ws unix.WaitStatus
 		if _, err := unix.Wait4(pid, &ws, 0, nil); err != nil {
@@ -132,17 +131,21 @@ func cgroupRoot(t *testing.T) string {
 	return root
 }
 
-// demoProgram builds testdata/demo once per test run.
-func demoProgram(t *testing.T) string {
+func demoProgram(t *testing.T) string { return program(t, "./testdata/demo") }
+
+func stubProgram(t *testing.T) string { return program(t, "kingpost/cmd/mesh-stub") }
+
+// program builds a package once per test run.
+func program(t *testing.T, pkg string) string {
 	t.Helper()
-	out := filepath.Join(os.Getenv(envExits), "demo")
+	out := filepath.Join(os.Getenv(envExits), path.Base(pkg))
 	if _, err := os.Stat(out); err == nil {
 		return out
 	}
-	cmd := exec.Command("go", "build", "-o", out, "./testdata/demo")
+	cmd := exec.Command("go", "build", "-o", out, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if b, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the demo: %v\n%s", err, bytes.TrimSpace(b))
+		t.Fatalf("build %s: %v\n%s", pkg, err, bytes.TrimSpace(b))
 	}
 	return out
 }

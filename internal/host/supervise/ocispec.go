@@ -11,6 +11,8 @@ import (
 	"github.com/moby/profiles/seccomp"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"kingpost/internal/host/stub"
 )
 
 // ociSpec is the container for the runtime (OCI runtime specification, config.md and config-linux.md).
@@ -143,7 +145,7 @@ func (l *launch) containerMounts() []specs.Mount {
 	if !l.covers("/tmp") {
 		mounts = append(mounts, specs.Mount{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=1777"}})
 	}
-	binds := append([]bind(nil), l.binds...)
+	binds := append([]stub.Bind(nil), l.binds...)
 	sort.SliceStable(binds, func(i, j int) bool { return binds[i].To < binds[j].To })
 	for _, b := range binds {
 		o := []string{"rbind", "rprivate", "nosuid", "nodev"}

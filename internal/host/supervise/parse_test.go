@@ -26,13 +26,6 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-func FuzzStat(f *testing.F) {
-	b, _ := os.ReadFile("/proc/self/stat")
-	f.Add(b)
-	f.Add([]byte("1 (a) b) S 1 1"))
-	f.Fuzz(func(t *testing.T, b []byte) { _, _ = parseStat(b) })
-}
-
 func FuzzState(f *testing.F) {
 	f.Add([]byte(`{"format":1,"epoch":3,"units":{"m/a":{"failures":2,"held":true}}}`))
 	f.Add([]byte(`{"units":{"m/a":null,"m/b":null}}`))

@@ -1,13 +1,12 @@
 package supervise
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"os"
-	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"kingpost/internal/host/stub"
 )
 
 // proc is a process that is not our child: pid, the time it started (which tells it from a later one
@@ -18,32 +17,6 @@ type proc struct {
 	file  *os.File // of the pidfd, in the runtime's poller
 }
 
-// startTime is field 22 of /proc/PID/stat, in clock ticks since boot (proc_pid_stat(5)).
-func startTime(pid int) (uint64, error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0, err
-	}
-	start, err := parseStat(b)
-	if err != nil {
-		return 0, fmt.Errorf("/proc/%d/stat: %w", pid, err)
-	}
-	return start, nil
-}
-
-func parseStat(b []byte) (uint64, error) {
-	// The second field is in parentheses and may hold anything, blanks and parentheses included.
-	i := bytes.LastIndexByte(b, ')')
-	if i < 0 {
-		return 0, errors.New("it has no command")
-	}
-	f := bytes.Fields(b[i+1:])
-	if len(f) < 20 {
-		return 0, fmt.Errorf("it has %d fields", len(f))
-	}
-	return strconv.ParseUint(string(f[19]), 10, 64)
-}
-
 // openProc takes hold of the process pid that started at start (0: whenever it did).
 func openProc(pid int, start uint64) (*proc, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
@@ -51,7 +24,7 @@ func openProc(pid int, start uint64) (*proc, error) {
 		return nil, err
 	}
 	// The pidfd holds the number, so what is read now is of the process that was opened.
-	got, err := startTime(pid)
+	got, err := stub.StartTime(pid)
 	if err != nil || start != 0 && got != start {
 		unix.Close(fd)
 		return nil, unix.ESRCH

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"kingpost/internal/host/stub"
 	"kingpost/internal/mesh"
 )
 
@@ -25,7 +26,7 @@ type launch struct {
 	restarts int
 	trial    bool
 	dir      rundir
-	binds    []bind
+	binds    []stub.Bind
 	env      []string // sorted, without the image's
 }
 
@@ -68,21 +69,21 @@ func (s *Supervisor) prepare(ctx context.Context, sp *spec, st *stored) (*launch
 		if err := os.RemoveAll(filepath.Join(seat, seatSocket)); err != nil {
 			return nil, err
 		}
-		l.binds = append(l.binds, bind{From: seat, To: viewSeat})
+		l.binds = append(l.binds, stub.Bind{From: seat, To: viewSeat})
 		env[mesh.EnvSeatSocket] = viewSeat + "/" + seatSocket
 	}
 	if sp.Identity {
 		if err := l.identity(ctx); err != nil {
 			return nil, err
 		}
-		l.binds = append(l.binds, bind{From: l.dir.identity(), To: viewIdentity, ReadOnly: true})
+		l.binds = append(l.binds, stub.Bind{From: l.dir.identity(), To: viewIdentity, ReadOnly: true})
 		env[mesh.EnvIdentity] = viewIdentity
 	}
 	if sp.HostAPI {
 		if err := s.offerSocket(); err != nil {
 			return nil, err
 		}
-		l.binds = append(l.binds, bind{From: s.socketDir(), To: viewHost, ReadOnly: true})
+		l.binds = append(l.binds, stub.Bind{From: s.socketDir(), To: viewHost, ReadOnly: true})
 		env[mesh.EnvHostSocket] = viewHost + "/" + hostSocket
 	}
 	for k, v := range env {
@@ -159,7 +160,7 @@ func (l *launch) volumes() error {
 		} else if err != nil {
 			return err
 		}
-		l.binds = append(l.binds, bind{From: dir, To: m.Path, ReadOnly: m.ReadOnly})
+		l.binds = append(l.binds, stub.Bind{From: dir, To: m.Path, ReadOnly: m.ReadOnly})
 	}
 	return nil
 }
@@ -182,7 +183,7 @@ func (l *launch) files() error {
 		if err := writeOwned(path, []byte(c.Content), l.uid, fileMode(c.Mode, 0o640)); err != nil {
 			return err
 		}
-		l.binds = append(l.binds, bind{From: path, To: m.Path, ReadOnly: true})
+		l.binds = append(l.binds, stub.Bind{From: path, To: m.Path, ReadOnly: true})
 	}
 	return nil
 }

@@ -8,10 +8,15 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"kingpost/internal/host/stub"
+	"kingpost/internal/mesh"
 )
 
 // stubLimit bounds the time between the start of a stub and the run record that it writes.
@@ -20,21 +25,20 @@ const stubLimit = 30 * time.Second
 // startProcess starts a bundle's program. The stub is cloned as a child of our parent, PID 1 (CLONE_PARENT,
 // clone(2)), so that it is nobody's orphan but PID 1's from its first moment, with one program start
 // instead of the three that a double fork through a helper takes.
-func (s *Supervisor) startProcess(ctx context.Context, l *launch) (*proc, error) {
+func (s *Supervisor) startProcess(ctx context.Context, l *launch) (p *proc, err error) {
 	sp := l.sp
 	program := "bin/" + sp.Bundle
 	if sp.Command != "" {
 		program = sp.Command
 	}
 	program = "/app/" + program
-	es := execSpec{
+	es := stub.Spec{
 		Name:   sp.name(),
 		Cgroup: s.cgroups.path(sp.name()),
 		Lock:   s.lockPath(sp.name()),
 		Record: l.dir.record(),
 		Failed: l.dir.failed(),
 		Log:    s.fifoPath(sp.name()),
-		Run:    l.record(),
 		Path:   program,
 		Args:   append([]string{path.Base(program)}, sp.Args...),
 		Env: environment([]string{
@@ -44,7 +48,10 @@ func (s *Supervisor) startProcess(ctx context.Context, l *launch) (*proc, error)
 		UID:          l.uid,
 		Capabilities: l.capabilities(),
 		OOMScore:     oomScore(sp.Critical),
-		View:         view{Root: l.dir.root(), App: l.st.Files, Account: accountName(sp.account()), Binds: l.binds},
+		View:         stub.View{Root: l.dir.root(), App: l.st.Files, Account: accountName(sp.account()), Binds: l.binds},
+	}
+	if es.Run, err = json.Marshal(l.record()); err != nil {
+		return nil, fmt.Errorf("make the run record: %w", err)
 	}
 	if err := writeJSON(l.dir.execSpec(), &es); err != nil {
 		return nil, err
@@ -55,6 +62,20 @@ func (s *Supervisor) startProcess(ctx context.Context, l *launch) (*proc, error)
 	}
 	return s.awaitStub(ctx, l)
 }
+
+// stubCommand is the small stub that a release has beside its host. A host that came as a bundle is alone and is its own:
+// the two speak no language that would outlive a build.
+func stubCommand() []string {
+	if self, err := os.Executable(); err == nil {
+		if p := filepath.Join(filepath.Dir(self), filepath.Base(mesh.PathStub)); exists(p) {
+			return []string{p}
+		}
+	}
+	return []string{"/proc/self/exe", "exec"}
+}
+
+// stubEnv is the stub's own environment: one thread is enough, and a collection of its few kilobytes never worth it.
+func stubEnv() []string { return []string{"GOMAXPROCS=1", "GOGC=off"} }
 
 func writeJSON(path string, v any) error {
 	b, err := json.Marshal(v)
@@ -69,14 +90,14 @@ func writeJSON(path string, v any) error {
 
 // spawn starts the stub beside us.
 func (s *Supervisor) spawn(specPath string) error {
-	argv := append(append([]string{}, s.cfg.Stub...), specPath)
+	argv := append(slices.Clone(s.cfg.Stub), specPath)
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	defer null.Close()
 	p, err := os.StartProcess(argv[0], argv, &os.ProcAttr{
-		Dir: "/", Env: append(s.cfg.stubEnv, "GOMAXPROCS=1"), Files: []*os.File{null, null, null},
+		Dir: "/", Env: stubEnv(), Files: []*os.File{null, null, null},
 		Sys: &unix.SysProcAttr{Cloneflags: unix.CLONE_PARENT},
 	})
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"kingpost/internal/host/stub"
 )
 
 // secretLimit is how long the vault has for one secret.
@@ -50,7 +52,7 @@ func (l *launch) secretFiles() error {
 		if err := writeOwned(path, b, l.uid, 0o400); err != nil {
 			return fmt.Errorf("give %s its secret %s: %w", l.sp.Key(), x.Secret, err)
 		}
-		l.binds = append(l.binds, bind{From: path, To: x.Path, ReadOnly: true})
+		l.binds = append(l.binds, stub.Bind{From: path, To: x.Path, ReadOnly: true})
 	}
 	return nil
 }

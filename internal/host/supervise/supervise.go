@@ -35,7 +35,8 @@ type Config struct {
 	ResolvConf      string // /etc/resolv.conf: whom the node asks for names
 	// Modules loads kernel modules by name; nil where the machine has what it needs.
 	Modules func(ctx context.Context, names ...string) error
-	// Stub is the command that ends up in ExecMain; the spec's path is appended. Default: this program with "exec".
+	// Stub is the command that ends up in stub.Main; the spec's path is appended. Default: mesh-stub beside this program,
+	// else this program with "exec".
 	Stub []string
 
 	// MinFree is how much of the data partition, in bytes, is left free by what is fetched. 0: a twentieth of it, from
@@ -61,11 +62,9 @@ type Config struct {
 	// kind seat for these; holders of all other seats are asked their ping.
 	Probes map[string]func(context.Context) error
 
-	// For tests: stubEnv, because their stub is the test program; below, which stands for the machine; write, for
-	// atomicfile.Write.
-	stubEnv []string
-	below   func(*Supervisor) runner
-	write   func(path string, b []byte, perm os.FileMode) error
+	// For tests: below stands for the machine, write for atomicfile.Write.
+	below func(*Supervisor) runner
+	write func(path string, b []byte, perm os.FileMode) error
 }
 
 // API is what the rest of the host uses; *Supervisor implements it.

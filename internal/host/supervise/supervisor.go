@@ -142,7 +142,7 @@ func (c Config) withDefaults() Config {
 	def(&c.ResolvConf, "/etc/resolv.conf")
 	def(&c.HostSocket, mesh.PathHostSocket)
 	if len(c.Stub) == 0 {
-		c.Stub = []string{"/proc/self/exe", "exec"}
+		c.Stub = stubCommand()
 	}
 	if c.write == nil {
 		c.write = atomicfile.Write

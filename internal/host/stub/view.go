@@ -1,4 +1,4 @@
-package supervise
+package stub
 
 import (
 	"errors"
@@ -12,18 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// view is what a process sees of the file system: a root of its own in memory, read-only, with the
+// View is what a process sees of the file system: a root of its own in memory, read-only, with the
 // node's programs and libraries, its bundle at /app, and what it declared.
-type view struct {
+type View struct {
 	Root    string            `json:"root"` // an empty folder of the host's, to build it on
 	App     string            `json:"app"`  // the bundle's files
 	Account string            `json:"account"`
-	Binds   []bind            `json:"binds,omitempty"`
+	Binds   []Bind            `json:"binds,omitempty"`
 	Etc     map[string]string `json:"etc,omitempty"` // texts of files in /etc
 }
 
-// bind puts a file or folder of the host's at a path of the view.
-type bind struct {
+// Bind puts a file or folder of the host's at a path of the view.
+type Bind struct {
 	From     string `json:"from"`
 	To       string `json:"to"`
 	ReadOnly bool   `json:"readOnly,omitempty"`
@@ -35,7 +35,7 @@ var systemFolders = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"
 var deviceNodes = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
 // enter builds the view in a mount namespace of its own and makes it the root.
-func (v *view) enter(uid int) error {
+func (v *View) enter(uid int) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWIPC); err != nil {
 		return fmt.Errorf("make a mount namespace: %w", err)
 	}
@@ -81,7 +81,7 @@ func (v *view) enter(uid int) error {
 		return err
 	}
 	defer in.Close()
-	binds := append([]bind(nil), v.Binds...)
+	binds := append([]Bind(nil), v.Binds...)
 	sort.SliceStable(binds, func(i, j int) bool { return binds[i].To < binds[j].To })
 	for _, b := range binds {
 		if err := b.mount(in); err != nil {
@@ -109,7 +109,7 @@ func pivot(root string) error {
 }
 
 // system brings in one of the node's folders, or the link that stands for it on a merged /usr.
-func (v *view) system(root, dir string) error {
+func (v *View) system(root, dir string) error {
 	st, err := os.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -131,7 +131,7 @@ func (v *view) system(root, dir string) error {
 }
 
 // etc is small and the view's own: the node's is read-only, and files may be declared into it.
-func (v *view) etc(root string, uid int) error {
+func (v *View) etc(root string, uid int) error {
 	dir := root + "/etc"
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
@@ -167,7 +167,7 @@ func (v *view) etc(root string, uid int) error {
 	return nil
 }
 
-func (v *view) devices(root string) error {
+func (v *View) devices(root string) error {
 	dev := root + "/dev"
 	if err := os.Mkdir(dev, 0o755); err != nil {
 		return err
@@ -195,7 +195,7 @@ func (v *view) devices(root string) error {
 }
 
 // mount makes what b needs to be mounted on, a folder or an empty file, and mounts it.
-func (b bind) mount(in *os.Root) error {
+func (b Bind) mount(in *os.Root) error {
 	st, err := os.Stat(b.From)
 	if err != nil {
 		return err

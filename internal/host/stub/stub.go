@@ -1,4 +1,10 @@
-package supervise
+// Package stub is what stands between the host and a declared process: it joins the cgroup, builds the process's view of
+// the file system, gives every privilege up and becomes the program.
+//
+// It is a program of its own, cmd/mesh-stub, since it runs at each start and each health command: it imports little, so
+// that it is there in a millisecond or two. It never returns to the host otherwise than by the files that Spec names.
+// Start with Spec.
+package stub
 
 import (
 	"encoding/json"
@@ -13,11 +19,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kingpost/internal/mesh"
+	"kingpost/internal/atomicfile"
 )
 
-// execSpec tells the stub what to become. The host writes it; it is root's alone, since it may hold secrets.
-type execSpec struct {
+// Spec tells the stub what to become. The host writes it; it is root's alone, since it may hold secrets.
+type Spec struct {
 	Name   string `json:"name"`   // "MODULE.ID"
 	Cgroup string `json:"cgroup"` // the folder to join
 	Lock   string `json:"lock"`   // held while it joins, so that two starts never overlap
@@ -25,7 +31,7 @@ type execSpec struct {
 	Failed string `json:"failed"` // where the reason is written when it cannot start
 	Log    string `json:"log"`    // the FIFO for stdout and stderr; empty: those of the caller
 
-	Run runRecord `json:"run"` // the record, without PID and start time
+	Run json.RawMessage `json:"run,omitempty"` // the record, an object that gets the members "pid" and "start"
 
 	Path string   `json:"path"` // in the view
 	Args []string `json:"args"` // with the name the program is called by
@@ -35,12 +41,12 @@ type execSpec struct {
 	UID          int    `json:"uid"`
 	Capabilities []int  `json:"capabilities,omitempty"`
 	OOMScore     int    `json:"oomScore"`
-	View         view   `json:"view"`
-	Enter        *enter `json:"enter,omitempty"`
+	View         View   `json:"view"`
+	Enter        *Enter `json:"enter,omitempty"`
 }
 
-// enter runs a program beside a running workload, in its namespaces, as a child of the caller: a health command.
-type enter struct {
+// Enter runs a program beside a running workload, in its namespaces, as a child of the caller: a health command.
+type Enter struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"`
 	// Net: the workload has a network of its own.
@@ -53,11 +59,11 @@ const (
 	exitNotFound   = 127
 )
 
-// ExecMain is the entry of `mesh-host exec SPEC`: it becomes the program that the file SPEC describes, in
-// its own view of the file system, cgroup and account. It returns only on failure, with the exit code.
-func ExecMain(args []string) int {
+// Main is the entry of `mesh-stub SPEC` and of `mesh-host exec SPEC`: it becomes the program that the file SPEC describes,
+// in its own view of the file system, cgroup and account. It returns only on failure, with the exit code.
+func Main(args []string) int {
 	if len(args) != 1 {
-		fmt.Fprintln(os.Stderr, "usage: mesh-host exec SPEC (for the host itself)")
+		fmt.Fprintln(os.Stderr, "usage: mesh-stub SPEC (for the host itself)")
 		return 2
 	}
 	b, err := os.ReadFile(args[0])
@@ -65,7 +71,7 @@ func ExecMain(args []string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return exitCannotExec
 	}
-	var sp execSpec
+	var sp Spec
 	if err := json.Unmarshal(b, &sp); err != nil {
 		fmt.Fprintf(os.Stderr, "read %s: %v\n", args[0], err)
 		return exitCannotExec
@@ -92,7 +98,7 @@ func ExecMain(args []string) int {
 }
 
 // become does not return when it succeeds.
-func (sp *execSpec) become() error {
+func (sp *Spec) become() error {
 	unix.Umask(0o022)
 	if err := sp.join(); err != nil {
 		return err
@@ -138,7 +144,7 @@ func (sp *execSpec) become() error {
 
 // join puts the stub into its cgroup, alone, and writes the run record: from then on the next host finds
 // it, whatever becomes of this one. The lock is held until the program is executed, or the stub ends.
-func (sp *execSpec) join() error {
+func (sp *Spec) join() error {
 	if sp.Lock != "" {
 		fd, err := unix.Open(sp.Lock, unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 		if err != nil {
@@ -166,15 +172,32 @@ func (sp *execSpec) join() error {
 	if sp.Record == "" {
 		return nil
 	}
-	start, err := startTime(os.Getpid())
+	return sp.record()
+}
+
+// record writes the run record with our own PID, which is the program's, and our start time.
+func (sp *Spec) record() error {
+	start, err := StartTime(os.Getpid())
 	if err != nil {
 		return err
 	}
-	sp.Run.PID, sp.Run.Start = os.Getpid(), start
-	return sp.Run.write(sp.Record)
+	r := map[string]json.RawMessage{}
+	if err := json.Unmarshal(sp.Run, &r); err != nil {
+		return fmt.Errorf("read the run record: %w", err)
+	}
+	r["pid"] = strconv.AppendInt(nil, int64(os.Getpid()), 10)
+	r["start"] = strconv.AppendUint(nil, start, 10)
+	b, err := json.Marshal(r)
+	if err == nil {
+		err = atomicfile.Write(sp.Record, b, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("keep the run record: %w", err)
+	}
+	return nil
 }
 
-func (sp *execSpec) stdio() error {
+func (sp *Spec) stdio() error {
 	if sp.Log == "" {
 		return nil
 	}
@@ -273,7 +296,7 @@ func dropPrivileges(uid int, caps []int) error {
 
 // lastCapability is the highest one that the running kernel knows.
 func lastCapability() int {
-	for c := mesh.CapabilityCount; c < 64; c++ {
+	for c := unix.CAP_LAST_CAP + 1; c < 64; c++ {
 		if r, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0); err != nil || r < 0 {
 			return c - 1
 		}
@@ -302,13 +325,13 @@ func lookPath(name string, env []string) (string, error) {
 }
 
 // join enters the namespaces of a running workload.
-func (e *enter) join() error {
+func (e *Enter) join() error {
 	fd, err := unix.PidfdOpen(e.PID, 0)
 	if err != nil {
 		return fmt.Errorf("open process %d: %w", e.PID, err)
 	}
 	defer unix.Close(fd)
-	if got, err := startTime(e.PID); err != nil || got != e.Start {
+	if got, err := StartTime(e.PID); err != nil || got != e.Start {
 		return fmt.Errorf("process %d has ended", e.PID)
 	}
 	// A mount namespace cannot be joined while the working folder is shared with other threads.
