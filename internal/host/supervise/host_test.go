@@ -42,7 +42,7 @@ func newRealHost(t *testing.T) *realHost {
 	n.stop()
 	root := filepath.Dir(n.cfg.State)
 	h := &realHost{n: n, dir: root, bin: filepath.Join(root, "mesh-host"), said: filepath.Join(root, "stderr")}
-	cmd := exec.Command("go", "build", "-o", h.bin, "kingpost/cmd/mesh-host")
+	cmd := exec.Command("go", "build", "-o", root+"/", "kingpost/cmd/mesh-host", "kingpost/cmd/mesh-stub")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if b, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the host: %v\n%s", err, b)
@@ -51,6 +51,11 @@ func newRealHost(t *testing.T) *realHost {
 	if err := os.MkdirAll(run, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	// On a node it is memory, too.
+	if err := unix.Mount("tmpfs", run, "tmpfs", 0, "mode=0755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unmount(run) })
 	if err := os.Symlink(os.Getenv(envExits), filepath.Join(run, "exits")); err != nil {
 		t.Fatal(err)
 	}
