@@ -22,7 +22,7 @@ func (e *DigestError) Error() string {
 func CheckDigest(d string) error {
 	h, ok := strings.CutPrefix(d, "sha256:")
 	if !ok {
-		return fmt.Errorf("digest %.80q does not start with sha256:", d)
+		return fmt.Errorf("digest %.80q does not start with \"sha256:\"", d)
 	}
 	if len(h) != 2*sha256.Size || strings.ToLower(h) != h {
 		return fmt.Errorf("digest %.80q is not sha256: and 64 lower-case hex digits", d)
