@@ -50,7 +50,7 @@ func sumFiles(repo fs.FS, plan *seedPlan) (map[string]string, error) {
 	for _, n := range names {
 		raw, err := fs.ReadFile(repo, n)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read the digests of the Go modules: %w", err)
 		}
 		out[n] = "sha256:" + hashBytes(raw)
 	}

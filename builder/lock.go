@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"slices"
@@ -78,17 +77,9 @@ func LockName(recipe string) string { return strings.TrimSuffix(recipe, ".yaml")
 
 // ReadLock reads a lock. One that is not there is an error that wraps fs.ErrNotExist.
 func ReadLock(fsys fs.FS, name string) (*Lock, error) {
-	f, err := fsys.Open(name)
+	raw, err := readBounded(fsys, name, maxLock)
 	if err != nil {
 		return nil, fmt.Errorf("read lock: %w", err)
-	}
-	defer f.Close()
-	raw, err := io.ReadAll(io.LimitReader(f, maxLock+1))
-	if err != nil {
-		return nil, fmt.Errorf("read lock %s: %w", name, err)
-	}
-	if len(raw) > maxLock {
-		return nil, fmt.Errorf("lock %s has more than %d bytes", name, maxLock)
 	}
 	return parseLock(name, raw)
 }

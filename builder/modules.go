@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"path"
@@ -73,17 +72,12 @@ func planSeed(repo fs.FS, names []string) (*seedPlan, error) {
 
 func readSeedModule(repo fs.FS, name string) (*seedModule, error) {
 	file := path.Join(modulesDir, name, "module.json")
-	f, err := repo.Open(file)
+	raw, err := readBounded(repo, file, mesh.MaxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("seed: there is no module %s: %s is missing", name, file)
 	}
 	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	raw, err := io.ReadAll(io.LimitReader(f, mesh.MaxManifest+1))
-	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("seed: read module %s: %w", name, err)
 	}
 	m, err := mesh.DecodeManifest(bytes.NewReader(raw))
 	if err != nil {
@@ -126,7 +120,7 @@ func (p *seedPlan) need(repo fs.FS, ref mesh.Ref) error {
 
 func readThirdParty(repo fs.FS, name string) (*ThirdParty, error) {
 	file := path.Join(thirdPartyDir, name, imageFile)
-	raw, err := fs.ReadFile(repo, file)
+	raw, err := readBounded(repo, file, maxRecipe)
 	if err != nil {
 		return nil, err
 	}
@@ -137,13 +131,21 @@ func readThirdParty(repo fs.FS, name string) (*ThirdParty, error) {
 	switch {
 	case t.Kind != thirdPartyKind:
 		return nil, fmt.Errorf("%s: kind: is %.40q, wanted %s", file, t.Kind, thirdPartyKind)
-	case t.Package == "":
-		return nil, fmt.Errorf("%s: package: is missing", file)
+	case t.Package == "" || strings.HasPrefix(t.Package, "-"):
+		return nil, fmt.Errorf("%s: package: %.60q is no Go package", file, t.Package)
 	case !isVersion(t.Version):
 		return nil, fmt.Errorf("%s: version: %.40q is no version", file, t.Version)
 	}
 	if err := mesh.CheckName(t.Program); err != nil {
 		return nil, fmt.Errorf("%s: program: %w", file, err)
+	}
+	gomod := path.Join(thirdPartyDir, name, "go.mod")
+	raw, err = readBounded(repo, gomod, maxRecipe)
+	if err != nil {
+		return nil, fmt.Errorf("%s: the Go module beside it: %v", file, err) // no missing image to the caller
+	}
+	if !slices.Contains(strings.Fields(string(raw)), "v"+t.Version) {
+		return nil, fmt.Errorf("%s: version: is %s, and %s requires no module of that version", file, t.Version, gomod)
 	}
 	return &t, nil
 }

@@ -27,10 +27,19 @@ func TestPlanSeedRefuses(t *testing.T) {
 			"a": process("a", "server", "mesh-a", `,"after":["b/server"]`), "b": process("b", "server", "mesh-a", `,"after":["a/server"]`),
 		}, "a/server -> b/server -> a/server"},
 		{"image.yaml without program", map[string]string{"a": `{"module":"a","resources":[{"id":"x","type":"container","name":"third"}]}`}, "program"},
+		{"version of no module", map[string]string{"a": `{"module":"a","resources":[{"id":"x","type":"container","name":"old"}]}`}, "version: is 1.0.0, and images/third-party/old/go.mod"},
+		{"option for a package", map[string]string{"a": `{"module":"a","resources":[{"id":"x","type":"container","name":"option"}]}`}, "no Go package"},
+		{"no Go module", map[string]string{"a": `{"module":"a","resources":[{"id":"x","type":"container","name":"no-module"}]}`}, "no-module/go.mod"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			fsys := files(base)
-			fsys["images/third-party/third/image.yaml"] = &fstest.MapFile{Data: []byte("kind: third-party-image\nversion: 1.0\npackage: .\n")}
+			fsys["images/third-party/third/image.yaml"] = &fstest.MapFile{Data: []byte("kind: third-party-image\nversion: 1.0.0\npackage: .\n")}
+			for n, image := range map[string]string{"old": "version: 1.0.0\npackage: .", "option": "version: 2.0.0\npackage: -x", "no-module": "version: 2.0.0\npackage: ."} {
+				fsys["images/third-party/"+n+"/image.yaml"] = &fstest.MapFile{Data: []byte("kind: third-party-image\nprogram: x\n" + image + "\n")}
+				if n != "no-module" {
+					fsys["images/third-party/"+n+"/go.mod"] = &fstest.MapFile{Data: []byte("module x\n\nrequire example.com/x v2.0.0\n")}
+				}
+			}
 			var names []string
 			for _, n := range []string{"a", "b"} {
 				if raw, ok := c.modules[n]; ok {

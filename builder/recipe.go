@@ -6,13 +6,14 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
 	"kingpost/internal/mesh"
+	"kingpost/internal/release"
+	"kingpost/internal/strictyaml"
 )
 
 // Recipe says what a node image is made of. It is strict YAML; see images/node.yaml.
@@ -105,6 +106,9 @@ func ReadRecipe(fsys fs.FS, name string) (*Recipe, error) {
 			return nil, fmt.Errorf("%s: more than %d recipes extend each other", name, maxExtends)
 		}
 		layer, err := parseRecipe(fsys, next)
+		if err != nil && len(chain) > 1 {
+			err = fmt.Errorf("%s extends it: %w", chain[len(chain)-2], err)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -112,30 +116,22 @@ func ReadRecipe(fsys fs.FS, name string) (*Recipe, error) {
 		if layer.Extends == "" {
 			break
 		}
-		if layer.Extends != path.Base(layer.Extends) {
-			return nil, fmt.Errorf("%s: extends: %q is not the name of a recipe in the same folder", next, layer.Extends)
+		if layer.Extends != path.Base(layer.Extends) || path.Ext(layer.Extends) != ".yaml" {
+			return nil, fmt.Errorf("%s: extends: %.60q is not the name of a recipe in the same folder, NAME.yaml", next, layer.Extends)
 		}
 		next = path.Join(path.Dir(next), layer.Extends)
 	}
 	r.Extends = ""
 	if err := r.validate(); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", strings.Join(chain, ", extending "), err)
 	}
 	return &r, nil
 }
 
 func parseRecipe(fsys fs.FS, name string) (*Recipe, error) {
-	f, err := fsys.Open(name)
+	raw, err := readBounded(fsys, name, maxRecipe)
 	if err != nil {
 		return nil, fmt.Errorf("read recipe: %w", err)
-	}
-	defer f.Close()
-	raw, err := io.ReadAll(io.LimitReader(f, maxRecipe+1))
-	if err != nil {
-		return nil, fmt.Errorf("read recipe %s: %w", name, err)
-	}
-	if len(raw) > maxRecipe {
-		return nil, fmt.Errorf("recipe %s has more than %d bytes", name, maxRecipe)
 	}
 	var r Recipe
 	if err := decodeYAML(name, raw, &r); err != nil {
@@ -144,15 +140,32 @@ func parseRecipe(fsys fs.FS, name string) (*Recipe, error) {
 	return &r, nil
 }
 
+// readBounded reads a regular file of at most most bytes. Anything else, such as a FIFO, could hold a build up for ever.
+func readBounded(fsys fs.FS, name string, most int64) ([]byte, error) {
+	switch st, err := fs.Stat(fsys, name); {
+	case err != nil:
+		return nil, err
+	case !st.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file", name)
+	}
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if int64(len(raw)) > most {
+		return nil, fmt.Errorf("%s has more than %d bytes", name, most)
+	}
+	return raw, nil
+}
+
 // decodeYAML reads one strict YAML document into v; an error names file, line and column and shows the place.
-func decodeYAML(name string, raw []byte, v any) (err error) {
-	// The decoder trips over some tags without a value (found by fuzzing); a file must not be able to stop a build so.
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%s: is no YAML that can be read: %v", name, p)
-		}
-	}()
-	if err := yaml.UnmarshalWithOptions(raw, v, yaml.Strict()); err != nil {
+func decodeYAML(name string, raw []byte, v any) error {
+	if err := strictyaml.Unmarshal(raw, v); err != nil {
 		return explainYAML(name, err)
 	}
 	return nil
@@ -222,40 +235,71 @@ func (r *Recipe) validate() error {
 			bad("arch", "%.40q is unknown; amd64 and arm64 are known", a)
 		}
 	}
-	if r.Debian.Suite == "" || strings.ContainsAny(r.Debian.Suite, " \t\n/") {
+	if !suiteName.MatchString(r.Debian.Suite) {
 		bad("debian.suite", "%.40q is no suite such as trixie", r.Debian.Suite)
 	}
-	for a := range r.Debian.Only {
+	if !packageName.MatchString(r.Debian.Kernel) {
+		bad("debian.kernel", "%.60q is no name of a package; linux-image or linux-image-cloud", r.Debian.Kernel)
+	}
+	list := func(key, what string, form *regexp.Regexp, names []string) {
+		for i, n := range names {
+			switch {
+			case form != nil && !form.MatchString(n):
+				bad(key, "%.60q is no name of a %s", n, what)
+			case slices.Contains(names[:i], n):
+				bad(key, "%.60s is there twice", n)
+			}
+		}
+	}
+	modules := func(key string, m ArchModules) {
+		list(key+".initrd", "kernel module", moduleName, m.Initrd)
+		list(key+".modules", "kernel module", moduleName, m.Modules)
+		list(key+".load", "kernel module", moduleName, m.Load)
+	}
+	modules("debian", ArchModules{r.Debian.Initrd, r.Debian.Modules, r.Debian.Load})
+	for a, m := range r.Debian.Only {
 		if !slices.Contains(r.Arch, a) {
 			bad("debian.only", "%.40q is not in arch", a)
 		}
+		modules("debian.only."+a, m)
 	}
-	if r.Debian.Kernel == "" {
-		bad("debian.kernel", "is missing; linux-image or linux-image-cloud")
-	}
+	list("arch", "architecture", nil, r.Arch)
+	list("debian.firmware", "package", packageName, r.Debian.Firmware)
+	var debs []string
 	for _, p := range r.Programs {
-		if p.Deb == "" {
-			bad("programs", "an entry names no deb")
-		}
+		debs = append(debs, p.Deb)
 	}
-	seen := map[string]bool{}
+	list("programs.deb", "package", packageName, debs)
 	for _, m := range r.Seed {
 		if err := mesh.CheckName(m); err != nil {
 			bad("seed", "%w", err)
 		}
-		if seen[m] {
-			bad("seed", "%s is there twice", m)
-		}
-		seen[m] = true
 	}
-	for key, s := range map[string]Size{"slots.root": r.Slots.Root, "slots.esp": r.Slots.ESP} {
-		if s < 32<<20 {
-			bad(key, "%s is too small, at least 32MiB", s)
+	list("seed", "module", nil, r.Seed)
+	for _, s := range []struct {
+		key     string
+		is, min Size
+	}{{"slots.root", r.Slots.Root, 32 << 20}, {"slots.esp", r.Slots.ESP, 33 << 20}, {"slots.data", r.Slots.Data, 0}} {
+		switch {
+		case s.is < s.min:
+			bad(s.key, "%s is too small, at least %s", s.is, s.min)
+		case s.is%(1<<20) != 0 || s.is > 8<<40:
+			bad(s.key, "%s is no whole number of MiB up to 8TiB", s.is)
 		}
+	}
+	if _, err := release.RescueCmdline("amd64", r.Cmdline...); err != nil {
+		bad("cmdline", "%w", err)
 	}
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)
 }
+
+// Names in Debian and in its kernels. Some become words of a command, where "-o" would be an option.
+var (
+	suiteName   = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,62}$`)
+	packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9.+-]{1,127}$`)
+	moduleName  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
+)
 
 // isVersion accepts what the Boot Loader Specification can order and a file name can hold.
 func isVersion(s string) bool {

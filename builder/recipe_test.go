@@ -1,8 +1,11 @@
 package builder
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 
@@ -50,6 +53,15 @@ func TestReadRecipeRefuses(t *testing.T) {
 		{"wrong nested type", change("modules: [vfat]", "modules: {a: b}"), []string{"images/node.yaml:6:", "a list is wanted here, found a mapping"}},
 		{"list for text", change("name: node", "name: [a]"), []string{"images/node.yaml:2:7: text is wanted here, found a list"}},
 		{"text for a mapping", change("- deb: runc", "- runc"), []string{"a mapping (key: value) is wanted here, found text"}},
+		{"number for text", change("version: 0.1.0", "version: 1.0"), []string{"images/node.yaml:3:10: text is wanted here, found a number", `"1.0"`}},
+		{"truth for text", change("name: node", "name: true"), []string{"images/node.yaml:2:7: text is wanted here"}},
+		{"nothing for text", change("name: node", "name:"), []string{"images/node.yaml:2:", "found nothing"}},
+		{"nothing for a list", change("seed: [registry]", "seed: ~"), []string{"a list is wanted here, found nothing"}},
+		{"nothing in a list", change("seed: [registry]", "seed: [~]"), []string{"images/node.yaml:9:8: text is wanted here, found nothing"}},
+		{"number in a list", change("seed: [registry]", "seed: [5]"), []string{"images/node.yaml:9:8: text is wanted here"}},
+		{"second document", change("seed:", "---\nseed:"), []string{"images/node.yaml:10:", "second document"}},
+		{"alias", change("seed: [registry]", "seed: [&a registry, *a]"), []string{"images/node.yaml:9:8", "anchors"}},
+		{"deep", change("seed: [registry]", "seed: "+strings.Repeat("[", 1<<19)), []string{"images/node.yaml:9:", "deeper"}},
 		{"no size", change("root: 1GiB", "root: 1GB"), []string{"images/node.yaml:10:", "is no size"}},
 		{"too small", change("root: 1GiB", "root: 1MiB"), []string{"slots.root", "too small"}},
 		{"no YAML", map[string]string{"images/node.yaml": "kind: [\n"}, []string{"images/node.yaml:"}},
@@ -60,13 +72,31 @@ func TestReadRecipeRefuses(t *testing.T) {
 		{"bad arch", change("[amd64, arm64]", "[amd64, sparc]"), []string{"arch", "sparc"}},
 		{"modules of another arch", change("firmware: []", "only: { riscv64: { modules: [x] } }"), []string{"debian.only", "riscv64"}},
 		{"seed twice", change("[registry]", "[registry, registry]"), []string{"seed", "twice"}},
+		{"arch twice", change("[amd64, arm64]", "[amd64, amd64]"), []string{"arch: amd64 is there twice"}},
+		{"program twice", change("- deb: runc", "- deb: runc\n  - deb: runc"), []string{"programs.deb: runc is there twice"}},
+		{"option for a program", change("- deb: runc", "- deb: -oDebug=1"), []string{"programs.deb", "no name of a package"}},
+		{"path for firmware", change("firmware: []", "firmware: [../x]"), []string{"debian.firmware", "no name of a package"}},
+		{"option for a kernel", change("kernel: linux-image", "kernel: --x"), []string{"debian.kernel", "no name of a package"}},
+		{"suite with a way out", change("suite: trixie", "suite: '..'"), []string{"debian.suite"}},
+		{"module twice", change("modules: [vfat]", "modules: [vfat, vfat]"), []string{"debian.modules: vfat is there twice"}},
+		{"path for a module", change("initrd: [erofs]", "initrd: [../erofs]"), []string{"debian.initrd", "no name of a kernel module"}},
+		{"no module of an arch", change("firmware: []", "only: { amd64: { load: [''] } }"), []string{"debian.only.amd64.load", "no name of a kernel module"}},
+		{"two words", change("seed:", "cmdline: [a b]\nseed:"), []string{"cmdline:", "not one word"}},
+		{"word of ours", change("seed:", "cmdline: [kingpost.root=0]\nseed:"), []string{"cmdline:", "kingpost.root"}},
+		{"ESP too small", change("esp: 512MiB", "esp: 32MiB"), []string{"slots.esp", "at least 33MiB"}},
+		{"no whole MiB", change("root: 1GiB", "root: 40961KiB"), []string{"slots.root", "whole number of MiB"}},
+		{"too large a slot", change("root: 1GiB", "root: 100TiB"), []string{"slots.root", "up to 8TiB"}},
+		{"data too small", change("esp: 512MiB", "esp: 512MiB, data: 1KiB"), []string{"slots.data"}},
+		{"wrong in what it extends", map[string]string{"images/node.yaml": "extends: b.yaml\nversion: x\n", "images/b.yaml": goodRecipe},
+			[]string{"images/node.yaml, extending images/b.yaml: version"}},
 		{"missing", nil, []string{"images/node.yaml"}},
 		{"extends itself", change("kind:", "extends: node.yaml\nkind:"), []string{"extends itself", "node.yaml -> "}},
 		{"extends in a circle", map[string]string{
 			"images/node.yaml": "extends: b.yaml\n", "images/b.yaml": "extends: node.yaml\n",
 		}, []string{"images/node.yaml -> images/b.yaml -> images/node.yaml"}},
 		{"extends out of the folder", change("kind:", "extends: ../x.yaml\nkind:"), []string{"same folder"}},
-		{"extends nothing", change("kind:", "extends: x.yaml\nkind:"), []string{"images/x.yaml"}},
+		{"extends its folder", change("kind:", "extends: .\nkind:"), []string{"same folder"}},
+		{"extends nothing", change("kind:", "extends: x.yaml\nkind:"), []string{"images/node.yaml extends it", "images/x.yaml"}},
 		{"too large", map[string]string{"images/node.yaml": strings.Repeat("#", maxRecipe+1)}, []string{"bytes"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -81,6 +111,22 @@ func TestReadRecipeRefuses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestReadRecipeSpecial has recipes that are no files: opening a FIFO would wait for ever.
+func TestReadRecipeSpecial(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(syscall.Mkfifo(filepath.Join(dir, "fifo.yaml"), 0o600), os.Symlink("/dev/zero", filepath.Join(dir, "zero.yaml")), os.Mkdir(filepath.Join(dir, "dir.yaml"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []string{"fifo.yaml", "zero.yaml", "dir.yaml"} {
+		if _, err := ReadRecipe(os.DirFS(dir), n); err == nil || !strings.Contains(err.Error(), n+" is no regular file") {
+			t.Errorf("%s: got %v", n, err)
+		}
+		if _, err := ReadLock(os.DirFS(dir), n); err == nil || !strings.Contains(err.Error(), n+" is no regular file") {
+			t.Errorf("%s as a lock: got %v", n, err)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"kingpost/internal/atomicfile"
 	"kingpost/internal/mesh/hostapi"
 	"kingpost/internal/mesh/tlsid"
+	"kingpost/internal/strictyaml"
 )
 
 // meshContext is a mesh that the operator can talk to, and by which node.
@@ -64,7 +65,7 @@ func (c config) load() (contextFile, error) {
 	if err != nil {
 		return f, fmt.Errorf("read contexts: %w", err)
 	}
-	if err := yaml.UnmarshalWithOptions(b, &f, yaml.Strict()); err != nil {
+	if err := strictyaml.Unmarshal(b, &f); err != nil {
 		return f, fmt.Errorf("read contexts: %s: %w", c.path(fileContexts), err)
 	}
 	return f, nil

@@ -1,19 +1,17 @@
 package release
 
 import (
-	"bytes"
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/base64"
-	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/parser"
 
 	"kingpost/internal/mesh"
+	"kingpost/internal/strictyaml"
 )
 
 // ParseNodeConfig reads node.yaml strictly: an unknown or repeated key, or a value that cannot be, is an error
@@ -30,13 +28,8 @@ func parseNodeConfig(data []byte) (c mesh.NodeConfig, err error) {
 	if len(data) > mesh.MaxNodeConfig {
 		return c, fmt.Errorf("it has %d bytes, at most %d are read", len(data), mesh.MaxNodeConfig)
 	}
-	d := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
-	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
+	if err := strictyaml.Unmarshal(data, &c, strictyaml.EmptyIsAbsent); err != nil {
 		return c, err
-	}
-	var more any
-	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
-		return c, fmt.Errorf("there is a second document behind the first; one is expected")
 	}
 	for _, check := range []struct {
 		path string
