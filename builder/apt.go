@@ -115,12 +115,18 @@ Acquire::Retries "3";
 
 // run runs one of apt's programs with the private state in folder dir.
 func (a *apt) run(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
+	// What apt's programs leave lying about when they are interrupted goes with the folder.
+	tmp, err := os.MkdirTemp(a.dir, "tmp-")
+	if err != nil {
+		return nil, err
+	}
+	defer removeTree(tmp)
+	cmd := command(ctx, syscall.SIGKILL, name, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "APT_CONFIG="+a.conf, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
+	cmd.Env = append(os.Environ(), "APT_CONFIG="+a.conf, "TMPDIR="+tmp, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
+	err = cmd.Run()
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)

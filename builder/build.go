@@ -222,6 +222,9 @@ func checkRecipeFile(name string) error {
 		return err
 	case st.IsDir():
 		return fmt.Errorf("%s is a folder; name a recipe, as in `kingpost build images/vm.yaml`", name)
+	case !strings.HasSuffix(name, ".yaml"):
+		// Its lock is named after it: without the ending that would be some other file.
+		return fmt.Errorf("%s is no recipe: a recipe is called NAME.yaml", name)
 	}
 	return nil
 }
@@ -411,7 +414,7 @@ func (b *build) thirdParty(ctx context.Context, out map[string]binary) error {
 		}
 		keys, err := key()
 		if err != nil {
-			return err
+			return fmt.Errorf("third-party program %s: %w", n, err)
 		}
 		built, err := b.tool.build(ctx, dir, []string{t.Package}, []string{t.Program}, keys, key)
 		if err != nil {

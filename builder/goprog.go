@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // goTool builds programs with the locked toolchain. What was built is kept by what it was built from, since the
@@ -93,10 +94,9 @@ func (t *goTool) run(ctx context.Context, dir string, args ...string) ([]byte, e
 
 // runWith is run with more in the environment.
 func (t *goTool) runWith(ctx context.Context, dir string, env []string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd := command(ctx, syscall.SIGINT, "go", args...)
 	cmd.Dir = dir
 	cmd.Env = append(t.environ(), env...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()

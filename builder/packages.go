@@ -7,9 +7,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"kingpost/internal/mesh/artifact"
@@ -28,6 +28,9 @@ func (p *packages) fetch(ctx context.Context, debs []LockedDeb, phase Phase) err
 	var missing []LockedDeb
 	for _, d := range debs {
 		if p.cache.has("deb", d.SHA256) {
+			if st, err := os.Stat(filepath.Join(p.cache.path("deb", d.SHA256), "package.deb")); err == nil && st.Size() != d.Size {
+				return fmt.Errorf("package %s: the lock says %d bytes, the package with its sha256 has %d: the lock was changed by hand.\nTo write it anew: %s", d, d.Size, st.Size(), p.relock)
+			}
 			continue
 		}
 		found, err := p.fromFolder(ctx, d)
@@ -111,7 +114,7 @@ func (p *packages) checkFile(ctx context.Context, d LockedDeb, name string) erro
 	if err != nil {
 		return err
 	}
-	if sum != d.SHA256 {
+	if sum != d.SHA256 || size != d.Size {
 		return fmt.Errorf("package %s: the lock wants sha256 %s (%d bytes), %s has %s (%d bytes): it is not the package that was locked.\nTo take it all the same: %s",
 			d, d.SHA256, d.Size, name, sum, size, p.relock)
 	}
@@ -170,7 +173,7 @@ func (p *packages) tree(ctx context.Context, d LockedDeb) (string, error) {
 // extractDeb unpacks a package's files. dpkg-deb is on every machine that has apt, and is many times as fast at
 // xz as what Go has.
 func extractDeb(ctx context.Context, deb, dir string) error {
-	cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", deb)
+	cmd := command(ctx, syscall.SIGKILL, "dpkg-deb", "--fsys-tarfile", deb)
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	out, err := cmd.StdoutPipe()
