@@ -18,6 +18,8 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/registry"
 
+	"kingpost/installer/install"
+	"kingpost/internal/blockdev"
 	"kingpost/internal/host/identity"
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/hostapi"
@@ -65,6 +67,7 @@ func startFakeNode(dir string) (*fakeNode, error) {
 	mux.HandleFunc("GET /v1/raise", n.admit(n.followRaise))
 	mux.HandleFunc("POST /v1/call/{seat}/{verb}", n.admit(n.call))
 	mux.HandleFunc("GET /v1/logs/{key...}", n.admit(n.logs))
+	mux.HandleFunc("GET /v1/disks", n.admit(getDisks))
 	mux.HandleFunc("POST /v1/power", n.admit(func(w http.ResponseWriter, _ *http.Request) { send(w, struct{}{}) }))
 	mux.HandleFunc("POST /v1/reset", n.admit(func(w http.ResponseWriter, r *http.Request) {
 		var req hostapi.ResetRequest
@@ -292,4 +295,18 @@ func (n *fakeNode) logs(w http.ResponseWriter, r *http.Request) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	}
+}
+
+// getDisks answers by the real plan, over a machine that booted from a stick and has a disk.
+func getDisks(w http.ResponseWriter, _ *http.Request) {
+	disk := func(name, serial string, size int64) install.Found {
+		return install.Found{Survey: blockdev.Survey{Disk: blockdev.Disk{Name: name, Path: "/dev/" + name, Size: size, SectorSize: 512, Serial: serial, Serials: []string{serial}}}}
+	}
+	d, err := install.Make(install.Machine{Disks: []install.Found{disk("sda", "STICK", 8<<30), disk("sdb", "S3Z", 500<<30)}, Booted: "/dev/sda", Layout: install.Layout{Arch: "amd64"}},
+		&mesh.InstallConfig{Disk: mesh.DiskSelector{Serial: "S3Z"}})
+	if err != nil {
+		refuse(w, 500, mesh.CodeFailed, "%v", err)
+		return
+	}
+	send(w, d)
 }

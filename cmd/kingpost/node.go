@@ -20,7 +20,7 @@ func newNodeCommand() *cobra.Command {
 		Short:   "List nodes, look at one, restart it, switch it off or wipe it",
 		Example: "  kingpost node list\n  kingpost node reboot",
 	}
-	cmd.AddCommand(newNodeListCommand(), newNodeStatusCommand(), newNodeHostsCommand(), newNodeClearCommand(),
+	cmd.AddCommand(newNodeListCommand(), newNodeStatusCommand(), newNodeHostsCommand(), newNodeDisksCommand(), newNodeClearCommand(),
 		newPowerCommand("reboot", "Stop everything in order and start the node again", "reboots"),
 		newPowerCommand("poweroff", "Stop everything in order and switch the node off", "switches itself off"),
 		newResetCommand())

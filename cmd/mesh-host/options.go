@@ -107,6 +107,7 @@ func (o options) config(log *logrus.Logger) host.Config {
 		Raiser: func(n *host.RaiseNode, dir, meshName string) (host.Raiser, error) {
 			return raise.New(raise.Config{Node: n, Dir: dir, Mesh: meshName, Log: log, Now: time.Now})
 		},
+		Disks:           disks,
 		ParseNodeConfig: release.ParseNodeConfig,
 		ListenAPI:       o.listenAPI, ListenStore: o.listenStore, BrokerAddress: o.broker,
 		Network:  o.onNode(),

@@ -177,7 +177,7 @@ func TestExpect(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return (&Survey{Path: d.Path, Device: true, Disk: d, inventory: inv}).Expect(serial)
+		return (&Survey{Path: d.Path, Device: true, Survey: blockdev.Survey{Disk: d}, inventory: inv}).Expect(serial)
 	}
 	for _, c := range []struct{ disk, serial, want string }{
 		{"vda", "AAA", ""}, {"vda", "BBB", "disks may have changed places"}, {"vdb", "SAME", "/dev/vdc"}, {"vdd", NoSerial, ""}, {"vda", NoSerial, "AAA"}, {"vdd", "AAA", "no serial number"},
@@ -191,14 +191,14 @@ func TestExpect(t *testing.T) {
 	if err := expect("vdd", NoSerial); err == nil {
 		t.Error("two disks without a serial number, and one of them is believed to be meant")
 	}
-	held := &Survey{Path: "/dev/vda", Device: true, Disk: blockdev.Disk{Size: 1}, Uses: []blockdev.Use{{Device: "/dev/vda1", What: "held by the LVM volume vg-root", Advice: "vgchange -an vg"}}}
+	held := &Survey{Path: "/dev/vda", Device: true, Survey: blockdev.Survey{Disk: blockdev.Disk{Size: 1}, Uses: []blockdev.Use{{Device: "/dev/vda1", What: "held by the LVM volume vg-root", Advice: "vgchange -an vg"}}}}
 	for name, c := range map[string]struct {
 		s    *Survey
 		want string
 	}{
 		"held":       {held, "vgchange -an vg"},
-		"the system": {&Survey{Device: true, Disk: blockdev.Disk{Size: 1}, Uses: []blockdev.Use{{System: true}}}, "that this system runs from"},
-		"read-only":  {&Survey{Device: true, Disk: blockdev.Disk{Size: 1, ReadOnly: true}}, "read-only"},
+		"the system": {&Survey{Device: true, Survey: blockdev.Survey{Disk: blockdev.Disk{Size: 1}, Uses: []blockdev.Use{{System: true}}}}, "that this system runs from"},
+		"read-only":  {&Survey{Device: true, Survey: blockdev.Survey{Disk: blockdev.Disk{Size: 1, ReadOnly: true}}}, "read-only"},
 		"no medium":  {&Survey{Device: true}, "no medium"},
 	} {
 		if err := c.s.Refuse(); err == nil || !strings.Contains(err.Error(), c.want) {

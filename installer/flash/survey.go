@@ -17,9 +17,7 @@ type Survey struct {
 	// Device is set for a disk; else the target is a file, and Exists says whether it is there.
 	Device bool `json:"device"`
 	Exists bool `json:"exists"`
-	blockdev.Disk
-	Uses     []blockdev.Use    `json:"uses,omitempty"`
-	Contents blockdev.Contents `json:"contents"`
+	blockdev.Survey
 
 	inventory blockdev.Inventory
 }

@@ -44,6 +44,9 @@ type Disk struct {
 	Partitions []Part   `json:"-"`
 }
 
+// Buses are the values of Disk.Bus.
+func Buses() []string { return []string{"usb", "ata", "nvme", "virtio", "mmc", "scsi", "virtual"} }
+
 // Part is a partition as the kernel shows it.
 type Part struct {
 	Name   string
@@ -56,16 +59,23 @@ func (d Disk) IsSerial(s string) bool { return s != "" && slices.Contains(d.Seri
 // Disks lists the whole disks that have a medium, in the order of their names. Memory disks, mapped devices and arrays
 // are none.
 func (v Inventory) Disks() ([]Disk, error) {
+	all, err := v.Drives()
+	return slices.DeleteFunc(all, func(d Disk) bool { return d.Size == 0 }), err
+}
+
+// Drives lists the same, and those without a medium too: their size is 0.
+func (v Inventory) Drives() ([]Disk, error) {
 	entries, err := fs.ReadDir(v.Sys, "block")
 	if err != nil {
 		return nil, fmt.Errorf("list disks: %w", err)
 	}
 	var out []Disk
 	for _, e := range entries {
-		if virtual(e.Name()) {
+		// Hidden are the single paths of an NVMe disk that has several; the disk itself is beside them.
+		if virtual(e.Name()) || v.number("block/"+e.Name()+"/hidden") == 1 {
 			continue
 		}
-		if d, err := v.Disk(e.Name()); err == nil && d.Size > 0 {
+		if d, err := v.Disk(e.Name()); err == nil {
 			out = append(out, d)
 		}
 	}
@@ -79,7 +89,8 @@ func virtual(name string) bool {
 			return true
 		}
 	}
-	return false
+	// The boot areas and the locked memory of an eMMC look like disks beside it.
+	return strings.HasPrefix(name, "mmcblk") && (strings.Contains(name, "boot") || strings.Contains(name, "rpmb"))
 }
 
 // NotDiskError says that a name is not one of a whole disk.

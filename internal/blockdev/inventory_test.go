@@ -66,7 +66,12 @@ func TestDisk(t *testing.T) {
 	for _, name := range []string{"loop0", "dm-0", "zram0", "sr0", "md127"} {
 		m.add(name, "virtual", nil)
 	}
-	m.add("sdc", "pci0000:00/usb2/host7", map[string]string{"size": "0\n"}) // a reader without a card
+	m.add("sdc", "pci0000:00/usb2/host7", map[string]string{"size": "0\n"})            // a reader without a card
+	m.add("nvme0c0n1", "pci0000:00/nvme/nvme0/path", map[string]string{"hidden": "1"}) // one path of several to nvme0n1
+	m.add("mmcblk0boot0", "platform/mmc_host/mmc0/boot", nil)
+	if drives, err := m.inventory().Drives(); err != nil || len(drives) != 6 || !slices.ContainsFunc(drives, func(d Disk) bool { return d.Name == "sdc" && d.Size == 0 }) {
+		t.Errorf("drives %v, %v", drives, err)
+	}
 	all, err := m.inventory().Disks()
 	if err != nil {
 		t.Fatal(err)

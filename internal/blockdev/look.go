@@ -28,6 +28,8 @@ func (s Signature) String() string {
 type Contents struct {
 	Signatures []Signature `json:"signatures,omitempty"`
 	Partitions []Content   `json:"partitions,omitempty"`
+	// Table is the GPT, nil where there is no valid one.
+	Table *gpt.Table `json:"-"`
 }
 
 // Content is a partition and what is in it.
@@ -51,6 +53,7 @@ func Look(r io.ReaderAt, size int64) Contents {
 	if t.FromBackup {
 		kind = "GPT (the backup only)"
 	}
+	c.Table = t
 	c.Signatures = append([]Signature{{Type: kind, Off: int64(t.SectorSize)}}, c.Signatures...)
 	for _, p := range t.Partitions {
 		c.Partitions = append(c.Partitions, Content{p.Number, clean(p.Name), p.Size, Signatures(io.NewSectionReader(r, p.Start, p.Size), p.Size)})

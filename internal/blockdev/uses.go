@@ -10,12 +10,24 @@ import (
 
 // Use is one reason why a disk must not be written to now.
 type Use struct {
-	Device string `json:"device"` // "/dev/sda2"
-	What   string `json:"what"`   // "mounted on /home"
-	Advice string `json:"advice"` // what frees it
+	Kind   UseKind `json:"kind"`
+	Device string  `json:"device"` // "/dev/sda2"
+	What   string  `json:"what"`   // "mounted on /home"
+	Advice string  `json:"advice"` // what frees it
 	// System is set where this system itself runs from it.
 	System bool `json:"system,omitempty"`
 }
+
+// UseKind is a word for each way in which a disk can be in use.
+type UseKind string
+
+// Values of UseKind.
+const (
+	UseMounted UseKind = "mounted" // btrfs file systems of several disks too
+	UseSwap    UseKind = "swap"
+	UseHeld    UseKind = "held" // by LVM, MD or another mapped device
+	UseLoop    UseKind = "loop" // it is behind a loop device
+)
 
 func (u Use) String() string { return fmt.Sprintf("%s is %s (%s)", u.Device, u.What, u.Advice) }
 
@@ -63,20 +75,20 @@ func (u *uses) walk(dir string, depth int) {
 	dev := v.text(dir + "/dev")
 	for _, m := range u.mounts {
 		if m.dev == dev && dev != "" || slices.Contains(names, m.source) {
-			u.add(Use{Device: names[0], What: "mounted on " + m.at, Advice: "umount " + m.at, System: m.at == "/" || m.at == "/usr"})
+			u.add(Use{Kind: UseMounted, Device: names[0], What: "mounted on " + m.at, Advice: "umount " + m.at, System: m.at == "/" || m.at == "/usr"})
 		}
 	}
 	for _, s := range u.swaps {
 		if slices.Contains(names, s) {
-			u.add(Use{Device: names[0], What: "swap", Advice: "swapoff " + s})
+			u.add(Use{Kind: UseSwap, Device: names[0], What: "swap", Advice: "swapoff " + s})
 		}
 	}
 	if id, ok := u.btrfs[name]; ok {
-		u.add(Use{Device: names[0], What: "part of the mounted btrfs file system " + id, Advice: "umount it"})
+		u.add(Use{Kind: UseMounted, Device: names[0], What: "part of the mounted btrfs file system " + id, Advice: "umount it"})
 	}
 	for _, n := range names {
 		if loop, ok := u.loops[n]; ok {
-			u.add(Use{Device: n, What: "behind the loop device " + v.path(loop), Advice: "losetup -d " + v.path(loop)})
+			u.add(Use{Kind: UseLoop, Device: n, What: "behind the loop device " + v.path(loop), Advice: "losetup -d " + v.path(loop)})
 		}
 	}
 	holders, err := fs.ReadDir(v.Sys, dir+"/holders")
@@ -85,7 +97,7 @@ func (u *uses) walk(dir string, depth int) {
 	}
 	for _, h := range holders {
 		what, advice := v.holder(h.Name())
-		u.add(Use{Device: names[0], What: "held by " + what, Advice: advice})
+		u.add(Use{Kind: UseHeld, Device: names[0], What: "held by " + what, Advice: advice})
 		u.walk("block/"+h.Name(), depth+1)
 	}
 }
@@ -207,10 +219,10 @@ func (v Inventory) btrfs() map[string]string {
 func (v Inventory) FileUses(file string) []Use {
 	var out []Use
 	if loop, ok := v.loops()[file]; ok {
-		out = append(out, Use{Device: file, What: "behind the loop device " + v.path(loop), Advice: "losetup -d " + v.path(loop)})
+		out = append(out, Use{Kind: UseLoop, Device: file, What: "behind the loop device " + v.path(loop), Advice: "losetup -d " + v.path(loop)})
 	}
 	if slices.Contains(v.swaps(), file) {
-		out = append(out, Use{Device: file, What: "swap", Advice: "swapoff " + file})
+		out = append(out, Use{Kind: UseSwap, Device: file, What: "swap", Advice: "swapoff " + file})
 	}
 	return out
 }

@@ -11,6 +11,7 @@ import (
 	"kingpost/internal/host/api"
 	"kingpost/internal/host/supervise"
 	"kingpost/internal/mesh"
+	"kingpost/internal/mesh/hostapi"
 )
 
 // Paths is where a host finds and keeps things.
@@ -65,6 +66,10 @@ type Config struct {
 	Raiser func(node *RaiseNode, dir, meshName string) (Raiser, error)
 	// ParseNodeConfig reads node.yaml.
 	ParseNodeConfig func([]byte) (mesh.NodeConfig, error)
+
+	// Disks looks at the machine's disks and says what an installation would do with them; installer/install has it.
+	// boot is how the node booted, cfg is the section of node.yaml that counts.
+	Disks func(ctx context.Context, boot mesh.BootInfo, cfg *mesh.InstallConfig) (hostapi.Disks, error)
 
 	ListenAPI     string // ":7443"
 	ListenStore   string // ":5000"

@@ -50,12 +50,13 @@ type Host struct {
 	raiser   atomic.Pointer[Raiser]
 	power    chan string // one action, once
 	powering atomic.Bool
+	looking  chan struct{} // held by whoever looks at the disks
 }
 
 // New reads the node's key, settings and identity, and makes them where they are missing. Nothing runs
 // and nothing listens until Run.
 func New(cfg Config) (*Host, error) {
-	h := &Host{cfg: cfg, started: cfg.Now(), power: make(chan string, 1)}
+	h := &Host{cfg: cfg, started: cfg.Now(), power: make(chan string, 1), looking: make(chan struct{}, 1)}
 	h.boot = readBoot(cfg.Paths)
 	if h.boot.Data == "" && !cfg.Network {
 		h.boot.Data = cfg.Paths.Data // there was no boot, and the folder survives whatever there is to survive
@@ -123,7 +124,7 @@ func New(cfg Config) (*Host, error) {
 	}
 	h.server = api.New(api.Config{
 		Door: h.door, Supervisor: h.super, Router: h.router, Raises: h.raises, Store: h.front,
-		Node: h.Node, Power: h.Power, Reset: h.Reset, Log: cfg.Log, Now: cfg.Now,
+		Node: h.Node, Disks: h.Disks, Power: h.Power, Reset: h.Reset, Log: cfg.Log, Now: cfg.Now,
 	})
 	return h, nil
 }

@@ -38,6 +38,9 @@ func parseNodeConfig(data []byte) (c mesh.NodeConfig, err error) {
 		{"$.hostname", checkHostname(c.Hostname)},
 		{"$.claim", checkClaim(c.Claim)},
 		{"$.install", checkInstall(c.Install)},
+		{"$.install.disk.path", checkDisk(c.Install, checkDiskPath)},
+		{"$.install.disk.size", checkDisk(c.Install, checkDiskSize)},
+		{"$.install.disk.bus", checkDisk(c.Install, checkDiskBus)},
 		{"$.mesh.raise", checkRaise(c.Mesh)},
 		{"$.mesh", checkMesh(c.Mesh)},
 		{"$.mesh.join", checkJoin(c.Mesh.Join)},
@@ -65,13 +68,6 @@ func checkClaim(s string) error {
 	}
 	_, err := ParseClaim(s)
 	return err
-}
-
-func checkInstall(i *mesh.InstallConfig) error {
-	if i != nil && i.Disk == (mesh.DiskSelector{}) {
-		return fmt.Errorf("it names no disk; set serial, size, model, bus or wwn below disk")
-	}
-	return nil
 }
 
 func checkRaise(m mesh.MeshConfig) error {

@@ -155,6 +155,8 @@ func TestParseNodeConfig(t *testing.T) {
 		"all": {"hostname: alpha\nnetwork: { dhcp: false }\nclaim: " + testClaim(t) + "\ninstall: { disk: { serial: S3Z } }\nmesh: { raise: home }\n",
 			mesh.NodeConfig{Hostname: "alpha", Network: mesh.NetworkConfig{DHCP: &off}, Claim: testClaim(t),
 				Install: &mesh.InstallConfig{Disk: mesh.DiskSelector{Serial: "S3Z"}}, Mesh: mesh.MeshConfig{Raise: "home"}}},
+		"disk": {"install: { wipe: true, booted: true, disk: { serial: \"0123\", wwn: naa.5, path: /dev/sda, size: '> 1GB', model: x, bus: ata, rotational: false } }\n",
+			mesh.NodeConfig{Install: &mesh.InstallConfig{Wipe: true, Booted: true, Disk: mesh.DiskSelector{Serial: "0123", WWN: "naa.5", Path: "/dev/sda", Size: "> 1GB", Model: "x", Bus: "ata", Rotational: &off}}}},
 		"join": {"mesh:\n  join:\n    token: abc.def\n", mesh.NodeConfig{Mesh: mesh.MeshConfig{Join: &mesh.JoinConfig{Token: "abc.def"}}}},
 	} {
 		got, err := ParseNodeConfig([]byte(c.in))
@@ -179,6 +181,12 @@ func TestParseNodeConfigRefuses(t *testing.T) {
 		"no token":          {"mesh: { join: {} }\n", "token is missing"},
 		"token":             {"mesh: { join: { token: \"a b\" } }\n", "no token"},
 		"no disk":           {"install: { disk: {} }\n", "names no disk"},
+		"octal serial":      {"install: { disk: { serial: 0123 } }\n", "[1:28] text is wanted here"},
+		"no size":           {"install: { disk: { size: large } }\n", "[1:26] install.disk.size"},
+		"no bus":            {"install: { disk: { bus: isa } }\n", "[1:25] install.disk.bus"},
+		"no path":           {"install: { disk: { path: sda } }\n", "install.disk.path"},
+		"a link":            {"install: { disk: { path: /dev/disk/by-id/x } }\n", "set serial or wwn"},
+		"only and more":     {"install: { disk: { only: true, bus: ata } }\n", "no other key"},
 		"two documents":     {"hostname: a\n---\nhostname: b\n", "second document"},
 		"no YAML":           {"hostname: [\n", ""},
 		"large":             {strings.Repeat("# c\n", 20<<10), "at most"},

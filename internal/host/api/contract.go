@@ -57,6 +57,8 @@ func contracts() map[string]contract {
 			body: reflect.TypeFor[hostapi.RaiseRequest](), answer: reflect.TypeFor[hostapi.RaiseStatus](), also: []int{http.StatusAccepted}},
 		"GET /v1/raise": {what: "how the raise stands; followed, an object a line until it ends", query: []parameter{follow},
 			answer: reflect.TypeFor[hostapi.RaiseStatus](), content: "application/x-ndjson", stream: true},
+		"GET /v1/disks": {what: "the disks, and what an installation by node.yaml would do with them; reads, and changes nothing",
+			answer: reflect.TypeFor[hostapi.Disks]()},
 		"POST /v1/power": {what: "`reboot` or `poweroff`: stops everything in order first",
 			body: reflect.TypeFor[hostapi.PowerRequest](), also: []int{http.StatusAccepted}},
 		"POST /v1/reset": {what: "wipes the node back to unclaimed; see [cli.md](cli.md#reset)",

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"kingpost/internal/blockdev"
 	"kingpost/internal/mesh/hostapi"
 )
 
@@ -120,7 +121,7 @@ func TestOpenAPI(t *testing.T) {
 // What a handler answers has the fields that the document requires, and no others.
 func TestOpenAPIAnswers(t *testing.T) {
 	schemas := Document()["components"].(object)["schemas"].(object)
-	for name, v := range map[string]any{"Node": nodeAnswer(), "Status": statusAnswer()} {
+	for name, v := range map[string]any{"Node": nodeAnswer(), "Status": statusAnswer(), "Disks": disksAnswer(), "NodeDisk": disksAnswer().Disks[0]} {
 		b, err := json.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
@@ -156,3 +157,7 @@ func TestBounded(t *testing.T) {
 
 func nodeAnswer() any   { return hostapi.Node{} }
 func statusAnswer() any { return hostapi.Status{Resources: []hostapi.ResourceStatus{}} }
+
+func disksAnswer() hostapi.Disks {
+	return hostapi.Disks{Disks: []hostapi.NodeDisk{{Survey: blockdev.Survey{Disk: blockdev.Disk{Name: "vda", Path: "/dev/vda"}}, Reasons: []hostapi.DiskReason{}}}}
+}

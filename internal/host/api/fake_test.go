@@ -204,6 +204,7 @@ func newRig(t testing.TB) *rig {
 		Router: &route.Router{Holder: r.super.SeatHolder, Dial: r.super.DialSeat, Declaration: r.super.Declaration, Status: r.super.Status, Self: r.door.Self},
 		Store:  storefront.New(storefront.Config{Door: r.door, Caller: CallerOf, Dial: dial, Log: log}),
 		Node:   func() hostapi.Node { return hostapi.Node{Name: "alpha"} },
+		Disks:  func(context.Context) (hostapi.Disks, error) { return disksAnswer(), nil },
 		Power:  func(a string) error { r.power <- a; return nil },
 		Reset:  func(q hostapi.ResetRequest) error { r.power <- "reset " + q.Name; return nil },
 		Log:    log, Now: r.now,

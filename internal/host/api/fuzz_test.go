@@ -41,6 +41,7 @@ func FuzzRequest(f *testing.F) {
 		Door: d, Supervisor: super, Raises: func() Raises { return raises },
 		Router: &route.Router{Holder: super.SeatHolder, Dial: super.DialSeat, Declaration: super.Declaration, Status: super.Status, Self: func() mesh.Identity { return root.Identity }},
 		Store:  http.NotFoundHandler(), Node: func() hostapi.Node { return hostapi.Node{} },
+		Disks: func(context.Context) (hostapi.Disks, error) { return disksAnswer(), nil },
 		Power: func(string) error { return nil }, Reset: func(hostapi.ResetRequest) error { return nil }, Log: log, Now: time.Now,
 	})
 	f.Fuzz(func(t *testing.T, method, path, query string, body []byte) {

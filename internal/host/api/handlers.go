@@ -84,6 +84,14 @@ func (s *Server) clear(w http.ResponseWriter, r *http.Request, c door.Caller) er
 	return writeJSON(w, http.StatusOK, struct{}{})
 }
 
+func (s *Server) disks(w http.ResponseWriter, r *http.Request, _ door.Caller) error {
+	d, err := s.cfg.Disks(r.Context())
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, d)
+}
+
 func (s *Server) power(w http.ResponseWriter, r *http.Request, c door.Caller) error {
 	var req hostapi.PowerRequest
 	if err := strictjson.Decode(body(w, r, maxSmall), maxSmall, &req); err != nil {

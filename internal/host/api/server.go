@@ -39,6 +39,8 @@ type Config struct {
 	// Store is the artifact store's front.
 	Store http.Handler
 	Node  func() hostapi.Node
+	// Disks looks at the machine's disks, one caller at a time; see hostapi.Disks.
+	Disks func(context.Context) (hostapi.Disks, error)
 	// Power begins to stop the node and returns.
 	Power func(action string) error
 	// Reset marks the node to be wiped, begins to reboot it and returns.
