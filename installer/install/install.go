@@ -155,7 +155,11 @@ func (p *planner) itself(f Found) []hostapi.DiskReason {
 		if code == "" {
 			code = CodeHeld
 		}
-		add(code, "%s", u)
+		if u.System { // what frees it would end the system
+			add(code, "%s is %s", u.Device, u.What)
+		} else {
+			add(code, "%s", u)
+		}
 	}
 	if f.Unread != "" {
 		add(CodeUnread, "what is on it cannot be known: %s", f.Unread)

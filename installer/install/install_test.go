@@ -52,7 +52,11 @@ func noNumbers(f *Found) { f.Serials, f.Serial, f.WWN, f.Model, f.Bus = nil, "",
 // ours puts an installation onto the disk, with that on its data partition; its own partitions take rootSize each.
 func ours(rootSize int64, data ...string) func(*Found) {
 	return func(f *Found) {
-		plan, err := release.NewPlan(release.DiskSpec{Arch: "amd64", SectorSize: f.SectorSize, RootSize: rootSize, Seed: f.Name})
+		sector := 512
+		if f.SectorSize == 4096 {
+			sector = 4096
+		}
+		plan, err := release.NewPlan(release.DiskSpec{Arch: "amd64", SectorSize: sector, RootSize: rootSize, Seed: f.Name})
 		if err != nil {
 			panic(err)
 		}
