@@ -68,7 +68,7 @@ folder with everything that the bundle holds.`,
 	f := cmd.Flags()
 	f.StringArrayVar(&in.bundles, "bundle", nil, "a bundle to pack, NAME=FILE or NAME=DIR; may be given many times")
 	f.StringVar(&in.arch, "arch", "", "the architecture of the bundles (default: the control-node's)")
-	f.BoolVar(&hold, "hold", false, "store it, and declare it at the next `declare`")
+	f.BoolVar(&hold, "hold", false, "store it, and declare it at the next declare")
 	f.BoolVar(&dry, "dry-run", false, "show what would change; nothing is stored, bundles are packed and forgotten")
 	out := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

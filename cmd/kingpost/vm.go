@@ -26,6 +26,9 @@ import (
 // powerOffTime is how long a node may take to stop everything in order.
 const powerOffTime = 60 * time.Second
 
+// pressEvery is how long a press of the power button has to be heard.
+const pressEvery = 5 * time.Second
+
 // vmFlags are the flags of `kingpost vm`.
 type vmFlags struct {
 	memory, cpus int
@@ -102,6 +105,10 @@ func runVM(ctx context.Context, image string, f vmFlags, stdout, stderr io.Write
 		return fmt.Errorf("image: %w; `kingpost build images/vm.yaml` makes one, out/vm", err)
 	}
 
+	if err := f.checkDisk(image); err != nil {
+		return err
+	}
+
 	// Who reads what is said here may go first; the machine and its files must still be put away.
 	signal.Ignore(syscall.SIGPIPE)
 	dir, err := os.MkdirTemp("", "kingpost-vm-")
@@ -151,6 +158,50 @@ func runVM(ctx context.Context, image string, f vmFlags, stdout, stderr io.Write
 	return followVM(ctx, vm, forwards, stderr)
 }
 
+// checkDisk refuses a disk on which the machine would write into the image, or into the build that the image is of, and an
+// image or disk that is none of a node: no firmware would say so.
+func (f *vmFlags) checkDisk(image string) error {
+	for _, path := range []string{image, f.disk} {
+		if path == "" {
+			continue
+		}
+		file, err := os.Open(path)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			_, err = nodevm.UKI(file)
+			file.Close()
+		}
+		if err != nil {
+			return fmt.Errorf("%s is no disk image of a node: %w; `kingpost inspect` tells what it is", path, err)
+		}
+	}
+	if f.disk == "" {
+		return nil
+	}
+	here, err := os.Stat(filepath.Dir(image))
+	if err != nil {
+		return fmt.Errorf("image: %w", err)
+	}
+	there, err := os.Stat(filepath.Dir(f.disk))
+	if err != nil {
+		return fmt.Errorf("--disk: %w", err)
+	}
+	_, err = os.Stat(filepath.Join(filepath.Dir(image), "release.json"))
+	if build := err == nil; build && os.SameFile(here, there) {
+		return usageError("--disk: %s lies in the folder of a build, which no machine may write to; name a file elsewhere", f.disk)
+	}
+	a, err := os.Stat(image)
+	if err != nil {
+		return fmt.Errorf("image: %w", err)
+	}
+	if b, err := os.Stat(f.disk); err == nil && os.SameFile(a, b) {
+		return usageError("--disk: %s is the image itself, which is not written to; name another file", f.disk)
+	}
+	return nil
+}
+
 // vmSpace adds to the error of a full disk what helps: dir is where there was no more space, disk what --disk says.
 func vmSpace(err error, dir, disk string) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
@@ -196,8 +247,17 @@ func followVM(ctx context.Context, vm *qemu.VM, forwards []qemu.Forward, stderr 
 	defer stop()
 	off, cancelOff := context.WithTimeout(again, powerOffTime)
 	defer cancelOff()
-	if err := vm.PowerButton(off); err == nil && vm.Wait(off) == nil {
-		return nil
+	// A node that still boots does not hear the button, so it is pressed until the machine is off.
+	for off.Err() == nil {
+		if err := vm.PowerButton(off); err != nil {
+			break
+		}
+		heard, cancelHeard := context.WithTimeout(off, pressEvery)
+		err := vm.Wait(heard)
+		cancelHeard()
+		if err == nil {
+			return nil
+		}
 	}
 	if again.Err() == nil {
 		fmt.Fprintf(stderr, "kingpost vm: the node did not power off within %v; cutting its power\n", powerOffTime)

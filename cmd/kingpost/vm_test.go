@@ -84,3 +84,15 @@ func TestVMUsage(t *testing.T) {
 		t.Errorf("a missing image: %v", err)
 	}
 }
+
+func TestVMDisk(t *testing.T) {
+	dir := t.TempDir()
+	junk := filepath.Join(dir, "disk.img")
+	if err := os.WriteFile(junk, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := vmFlags{}
+	if err := f.checkDisk(junk); err == nil || !strings.Contains(err.Error(), junk) {
+		t.Errorf("zeros as an image: %v", err)
+	}
+}

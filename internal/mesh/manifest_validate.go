@@ -23,6 +23,23 @@ func DecodeManifest(r io.Reader) (Manifest, error) {
 	return m, nil
 }
 
+// maxModuleVersion leaves room for "-ARCH": a version becomes a part of tags in the store.
+const maxModuleVersion = 100
+
+// checkModuleVersion takes what a tag in the store may be (OCI distribution specification 1.1, "Pulling manifests").
+func checkModuleVersion(v string) error {
+	if len(v) > maxModuleVersion {
+		return fmt.Errorf("is longer than %d characters", maxModuleVersion)
+	}
+	for i, c := range v {
+		word := c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !word && (i == 0 || c != '.' && c != '-') {
+			return fmt.Errorf("%.120q: a version begins with a letter, a digit or _, and goes on with these, . and -", v)
+		}
+	}
+	return nil
+}
+
 // Validate tells everything that is wrong with m, one line each, with its place
 // ("resources[2].volumes[0].path: ..."). Whether the artifacts that m names exist is not its question.
 func (m *Manifest) Validate() error {
@@ -32,8 +49,8 @@ func (m *Manifest) Validate() error {
 	} else if len(m.Resources) != 1 {
 		p.add("resources", "the module %s has exactly one resource, the host: %s", HostModule, hostForm)
 	}
-	if len(m.Version) > 128 {
-		p.add("version", "is longer than 128 characters")
+	if m.Version != "" {
+		p.check("version", checkModuleVersion(m.Version))
 	}
 	set := newResourceSet(&p, len(m.Resources))
 	for i := range m.Resources {

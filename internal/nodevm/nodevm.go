@@ -26,17 +26,21 @@ import (
 
 // Disk makes a node's disk at path from an image: a sparse copy of at least size bytes (the node grows its data partition
 // into the space at its first boot), with config as node.yaml on its ESP, where config is not nil. now is the time of
-// that file.
+// that file. The disk has its name only once it is whole: a copy that was killed is made anew.
 func Disk(ctx context.Context, path, image string, size int64, config []byte, now time.Time) error {
-	if err := qemu.Copy(ctx, path, image, size); err != nil {
+	part := path + ".part"
+	if err := qemu.Copy(ctx, part, image, size); err != nil {
 		return err
 	}
-	if config == nil {
-		return nil
+	if config != nil {
+		if err := Configure(part, config, now); err != nil {
+			os.Remove(part)
+			return fmt.Errorf("write node.yaml to %s: %w", path, err)
+		}
 	}
-	if err := Configure(path, config, now); err != nil {
-		os.Remove(path)
-		return fmt.Errorf("write node.yaml to %s: %w", path, err)
+	if err := os.Rename(part, path); err != nil {
+		os.Remove(part)
+		return fmt.Errorf("make the disk: %w", err)
 	}
 	return nil
 }
