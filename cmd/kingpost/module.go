@@ -169,6 +169,9 @@ func readModule(name string) (mesh.Manifest, error) {
 	if st, err := os.Stat(name); err == nil && st.IsDir() {
 		name = filepath.Join(name, "module.json")
 	}
+	if st, err := os.Stat(name); err == nil && !st.Mode().IsRegular() {
+		return mesh.Manifest{}, fmt.Errorf("%s is no regular file", name)
+	}
 	return readManifest(name)
 }
 
