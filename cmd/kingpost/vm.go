@@ -105,7 +105,10 @@ func runVM(ctx context.Context, image string, f vmFlags, stdout, stderr io.Write
 		return fmt.Errorf("image: %w; `kingpost build images/vm.yaml` makes one, out/vm", err)
 	}
 
-	if err := f.checkDisk(image); err != nil {
+	if err := checkApart(f.disk, image); err != nil {
+		return err
+	}
+	if err := checkImages(image, f.disk); err != nil {
 		return err
 	}
 
@@ -158,15 +161,11 @@ func runVM(ctx context.Context, image string, f vmFlags, stdout, stderr io.Write
 	return followVM(ctx, vm, forwards, stderr)
 }
 
-// checkDisk refuses a disk on which the machine would write into the image, or into the build that the image is of, and an
-// image or disk that is none of a node: no firmware would say so.
-func (f *vmFlags) checkDisk(image string) error {
-	for _, path := range []string{image, f.disk} {
-		if path == "" {
-			continue
-		}
+// checkImages refuses an image or a disk that is none of a node: no firmware would say so.
+func checkImages(paths ...string) error {
+	for _, path := range paths {
 		file, err := os.Open(path)
-		if errors.Is(err, os.ErrNotExist) {
+		if path == "" || errors.Is(err, os.ErrNotExist) {
 			continue
 		}
 		if err == nil {
@@ -177,27 +176,24 @@ func (f *vmFlags) checkDisk(image string) error {
 			return fmt.Errorf("%s is no disk image of a node: %w; `kingpost inspect` tells what it is", path, err)
 		}
 	}
-	if f.disk == "" {
+	return nil
+}
+
+// checkApart refuses a disk on which the machine would write into the image, or into the build that the image is of.
+func checkApart(disk, image string) error {
+	if disk == "" {
 		return nil
 	}
-	here, err := os.Stat(filepath.Dir(image))
-	if err != nil {
-		return fmt.Errorf("image: %w", err)
+	same := func(a, b string) bool {
+		x, err := os.Stat(a)
+		y, yerr := os.Stat(b)
+		return err == nil && yerr == nil && os.SameFile(x, y)
 	}
-	there, err := os.Stat(filepath.Dir(f.disk))
-	if err != nil {
-		return fmt.Errorf("--disk: %w", err)
+	if same(disk, image) {
+		return usageError("--disk: %s is the image itself, which is not written to; name another file", disk)
 	}
-	_, err = os.Stat(filepath.Join(filepath.Dir(image), "release.json"))
-	if build := err == nil; build && os.SameFile(here, there) {
-		return usageError("--disk: %s lies in the folder of a build, which no machine may write to; name a file elsewhere", f.disk)
-	}
-	a, err := os.Stat(image)
-	if err != nil {
-		return fmt.Errorf("image: %w", err)
-	}
-	if b, err := os.Stat(f.disk); err == nil && os.SameFile(a, b) {
-		return usageError("--disk: %s is the image itself, which is not written to; name another file", f.disk)
+	if _, err := os.Stat(filepath.Join(filepath.Dir(image), "release.json")); err == nil && same(filepath.Dir(disk), filepath.Dir(image)) {
+		return usageError("--disk: %s lies in the folder of a build, which no machine may write to; name a file elsewhere", disk)
 	}
 	return nil
 }

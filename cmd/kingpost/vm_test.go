@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/ed25519"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -87,12 +88,23 @@ func TestVMUsage(t *testing.T) {
 
 func TestVMDisk(t *testing.T) {
 	dir := t.TempDir()
-	junk := filepath.Join(dir, "disk.img")
-	if err := os.WriteFile(junk, make([]byte, 1<<20), 0o600); err != nil {
+	image, link, elsewhere := filepath.Join(dir, "disk.img"), filepath.Join(dir, "link.img"), filepath.Join(t.TempDir(), "a.img")
+	if err := errors.Join(os.WriteFile(image, make([]byte, 1<<20), 0o600), os.Symlink(image, link)); err != nil {
 		t.Fatal(err)
 	}
-	f := vmFlags{}
-	if err := f.checkDisk(junk); err == nil || !strings.Contains(err.Error(), junk) {
+	if err := checkImages(image, ""); err == nil || !strings.Contains(err.Error(), image) {
 		t.Errorf("zeros as an image: %v", err)
+	}
+	beside := filepath.Join(dir, "other.img")
+	for disk, refused := range map[string]bool{"": false, elsewhere: false, beside: false, image: true, link: true} {
+		if err := checkApart(disk, image); (err != nil) != refused {
+			t.Errorf("%q: %v", disk, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "release.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkApart(beside, image); err == nil {
+		t.Error("a disk in the folder of a build was accepted")
 	}
 }
