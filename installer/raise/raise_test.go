@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -333,6 +334,92 @@ func TestRefused(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRename asks for another mesh while one is being raised: a raise under way keeps its name, from its first moment
+// to its last; one that preflight refuses may get another.
+func TestRename(t *testing.T) {
+	t.Run("under way", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := powerOn(t, boot(newDisk()), t.TempDir(), "")
+			defer s.off()
+			if _, err := s.Start(t.Context(), request()); err != nil {
+				t.Fatal(err)
+			}
+			asked := 0
+			for st := s.Raiser.Status(); st.State != StateDone; st = s.Raiser.Status() {
+				if _, err := s.Start(t.Context(), hostapi.RaiseRequest{Mesh: "other"}); !conflict(err) {
+					t.Fatalf("at step %d: %v, wanted a conflict", st.Step, err)
+				}
+				asked++
+				time.Sleep(50 * time.Millisecond)
+			}
+			if st := s.Raiser.Status(); asked < 10 || st.Mesh != "home" {
+				t.Errorf("asked %d times; raised is %q", asked, st.Mesh)
+			}
+		})
+	})
+	t.Run("refused", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := boot(newDisk())
+			f.damaged = "x"
+			s := powerOn(t, f, t.TempDir(), "wrong")
+			defer s.off()
+			s.until(t, "refused", reasonHas(StateRefused, "seed"))
+			if _, err := s.Start(t.Context(), request()); err != nil {
+				t.Fatalf("correct the name: %v", err)
+			}
+			f.mu.Lock()
+			f.damaged = ""
+			f.mu.Unlock()
+			if st := s.until(t, "done", isDone); st.Mesh != "home" {
+				t.Errorf("raised is %q", st.Mesh)
+			}
+		})
+	})
+	// The name is corrected when preflight has just found that the cause of its refusal is gone: the step that makes
+	// the mesh must not be taken in the old name.
+	t.Run("refused no longer", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := &corrected{fake: boot(newDisk())}
+			f.damaged = "x"
+			log := logrus.New()
+			log.SetOutput(io.Discard)
+			r, err := New(Config{Node: f, Dir: t.TempDir(), Mesh: "wrong", Log: log, Now: time.Now})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.correct = sync.OnceFunc(func() {
+				if _, err := r.Start(t.Context(), request()); err != nil {
+					t.Errorf("correct the name: %v", err)
+				}
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			over := make(chan error, 1)
+			go func() { over <- r.Run(ctx) }()
+			s := &session{fake: f.fake, Raiser: r, cut: cancel, over: over}
+			defer s.off()
+			s.until(t, "refused", reasonHas(StateRefused, "seed"))
+			f.mu.Lock()
+			f.damaged = ""
+			f.mu.Unlock()
+			if st := s.until(t, "done", isDone); st.Mesh != "home" || f.disk.member.Mesh != "home" {
+				t.Errorf("raised is %q, the node's mesh is %q", st.Mesh, f.disk.member.Mesh)
+			}
+		})
+	})
+}
+
+// corrected is a node at whose last look of preflight somebody corrects the request.
+type corrected struct {
+	*fake
+	correct func()
+}
+
+func (c *corrected) PortUser(ctx context.Context, port int) (string, error) {
+	user, err := c.fake.PortUser(ctx, port)
+	c.correct()
+	return user, err
 }
 
 func TestClockIsAWarning(t *testing.T) {

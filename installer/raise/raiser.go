@@ -88,7 +88,7 @@ func (r *Raiser) reset(state string) {
 
 // Start asks for a raise, or for the one under way to go on at once. It returns how that stands; State
 // is "done" when the node is raised already. An *hostapi.Error with mesh.CodeConflict says that the node
-// belongs to another mesh or is being raised as one.
+// belongs to another mesh or is being raised as one; a raise that preflight refuses may get another name.
 func (r *Raiser) Start(ctx context.Context, req hostapi.RaiseRequest) (hostapi.RaiseStatus, error) {
 	if err := mesh.CheckName(req.Mesh); err != nil {
 		return r.Status(), apiError(http.StatusBadRequest, mesh.CodeBadParams, "raise: mesh: %v", err)
@@ -118,6 +118,11 @@ func (r *Raiser) Start(ctx context.Context, req hostapi.RaiseRequest) (hostapi.R
 	}
 	if r.status.State == StateDone {
 		return r.copy(), nil
+	}
+	// Only a raise that preflight refused, or that ended there, may get another name: a step under way may have made the mesh by now.
+	if r.request != nil && r.request.Mesh != req.Mesh && (r.status.State == StateRunning || r.status.Step >= stepIdentity) {
+		return r.copy(), apiError(http.StatusConflict, mesh.CodeConflict,
+			"raise %s: this node is being raised as the mesh %s, step %d (%s)", req.Mesh, r.request.Mesh, r.status.Step, r.steps[r.status.Step-1].name)
 	}
 	if r.request != nil && r.request.Mesh == req.Mesh {
 		// Who asks again without saying more asks for the same.

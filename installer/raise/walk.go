@@ -36,7 +36,8 @@ func (r *Raiser) walkSteps(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	r.reset(StateRunning)
-	w := &walk{node: bounded{r.cfg.Node}, request: r.request.RaiseRequest, saved: r.saveRequest, stored: map[string]bool{}, blobs: map[string]bool{}}
+	asked := r.request
+	w := &walk{node: bounded{r.cfg.Node}, request: asked.RaiseRequest, saved: r.saveRequest, stored: map[string]bool{}, blobs: map[string]bool{}}
 	r.notify()
 	r.mu.Unlock()
 	log := r.cfg.Log.WithField("mesh", w.request.Mesh)
@@ -57,7 +58,9 @@ func (r *Raiser) walkSteps(ctx context.Context) error {
 		if err := r.walkStep(ctx, w, i, s, changes); err != nil {
 			return err
 		}
-		r.leave(log, i)
+		if err := r.leave(log, i, asked); err != nil {
+			return err
+		}
 	}
 	return r.finish(log)
 }
@@ -147,18 +150,27 @@ func (r *Raiser) enter(i int) {
 	})
 }
 
-// leave marks a step as done and keeps how long it took.
-func (r *Raiser) leave(log logrus.FieldLogger, i int) {
+// leave marks a step as done and keeps how long it took. It returns errRestart when another request than
+// the one that the walk began with counts by now: what is left of it must not be done.
+func (r *Raiser) leave(log logrus.FieldLogger, i int, asked *savedRequest) error {
 	var took float64
+	stale := false
 	r.update(func(s *hostapi.RaiseStatus) {
+		if stale = r.request != asked; stale {
+			return
+		}
 		took = r.cfg.Now().Sub(r.began).Seconds()
 		s.State = StateRunning
 		s.Steps[i].State, s.Steps[i].Reason, s.Steps[i].Seconds = StateDone, "", took
 	})
+	if stale {
+		return errRestart
+	}
 	log.WithFields(logrus.Fields{"step": i + 1, "name": r.steps[i].name, "seconds": took}).Info("step done")
 	if i+1 >= stepIdentity {
 		r.credentials()
 	}
+	return nil
 }
 
 // stepIdentity is the step from which on a status carries the operator's certificate.
