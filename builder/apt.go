@@ -13,6 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"kingpost/internal/child"
+	"kingpost/internal/scratch"
 )
 
 // apt is a private state of apt for one suite and architecture: it never touches the machine's own, and works
@@ -116,14 +119,14 @@ Acquire::Retries "3";
 // run runs one of apt's programs with the private state in folder dir.
 func (a *apt) run(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
 	// What apt's programs leave lying about when they are interrupted goes with the folder.
-	tmp, err := os.MkdirTemp(a.dir, "tmp-")
+	tmp, err := scratch.Dir(a.dir, aptScratch)
 	if err != nil {
 		return nil, err
 	}
-	defer removeTree(tmp)
-	cmd := command(ctx, syscall.SIGKILL, name, args...)
+	defer tmp.Remove()
+	cmd := child.Command(ctx, syscall.SIGKILL, name, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "APT_CONFIG="+a.conf, "TMPDIR="+tmp, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
+	cmd.Env = append(os.Environ(), "APT_CONFIG="+a.conf, "TMPDIR="+tmp.Path, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err = cmd.Run()

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"kingpost/internal/scratch"
 )
 
 // Options says what to build and where.
@@ -305,16 +307,18 @@ func (b *build) saveLock() error {
 		return err
 	}
 	name := filepath.Join(b.repo, filepath.FromSlash(LockName(b.name)))
-	f, err := os.CreateTemp(filepath.Dir(name), ".lock-")
+	held, err := scratch.File(filepath.Dir(name), ".lock-")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(raw)
-	if err := errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return err
+	_, err = held.File.Write(raw)
+	if err := errors.Join(err, held.File.Chmod(0o644), held.File.Sync()); err != nil {
+		return errors.Join(err, held.Remove())
 	}
-	return os.Rename(f.Name(), name)
+	if err := os.Rename(held.Path, name); err != nil {
+		return errors.Join(err, held.Remove())
+	}
+	return held.Release()
 }
 
 func (b *build) takeKernel(ctx context.Context) (*kernel, error) {

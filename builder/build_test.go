@@ -236,7 +236,7 @@ func TestOutputCommit(t *testing.T) {
 		}
 	}
 	// What a killed build left goes with the next one; one that lives is left alone.
-	dead := filepath.Join(parent, ".vm"+tempInfix+"dead")
+	dead := filepath.Join(parent, tempPrefix+"vm-dead")
 	if err := os.MkdirAll(filepath.Join(dead, "x"), 0o500); err != nil {
 		t.Fatal(err)
 	}

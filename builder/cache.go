@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"kingpost/internal/scratch"
 )
 
 // Cache keeps what a build made, by what it was made from, so that the next one need not. Every item is a folder
@@ -29,7 +31,31 @@ func OpenCache(dir string) (*Cache, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("open the build cache: %w; KINGPOST_CACHE names another folder", err)
 	}
-	return &Cache{dir}, nil
+	c := &Cache{dir}
+	c.sweep()
+	return c, nil
+}
+
+// Names of what is in the making in the cache, see package scratch.
+const (
+	cacheScratch = ".making-"
+	aptScratch   = "run-" // below apt/SUITE-ARCH
+)
+
+// sweep removes what builds that were killed have left.
+func (c *Cache) sweep() {
+	for _, pattern := range []string{"*", "apt/*"} {
+		dirs, err := filepath.Glob(c.path(pattern))
+		if err != nil {
+			continue
+		}
+		for _, d := range dirs {
+			scratch.Sweep(d, cacheScratch)
+			if pattern != "*" {
+				scratch.Sweep(d, aptScratch)
+			}
+		}
+	}
 }
 
 // DefaultCacheDir is $KINGPOST_CACHE, else the user's cache folder.
@@ -57,21 +83,21 @@ func (c *Cache) item(ctx context.Context, kind, key string, fill func(dir string
 	if err := os.MkdirAll(c.path(kind), 0o755); err != nil {
 		return "", err
 	}
-	tmp, err := os.MkdirTemp(c.path(kind), ".new-")
+	tmp, err := scratch.Dir(c.path(kind), cacheScratch)
 	if err != nil {
 		return "", err
 	}
-	defer removeTree(tmp)
-	if err := os.Chmod(tmp, 0o755); err != nil {
+	defer tmp.Remove()
+	if err := tmp.File.Chmod(0o755); err != nil {
 		return "", err
 	}
-	if err := fill(tmp); err != nil {
+	if err := fill(tmp.Path); err != nil {
 		return "", err
 	}
 	if err := ctx.Err(); err != nil {
 		return "", context.Cause(ctx)
 	}
-	if err := os.Rename(tmp, dir); err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, syscall.ENOTEMPTY) {
+	if err := os.Rename(tmp.Path, dir); err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, syscall.ENOTEMPTY) {
 		return "", err
 	}
 	return dir, nil
@@ -83,7 +109,7 @@ func (c *Cache) has(kind, key string) bool {
 	return os.Chtimes(c.path(kind, key), now, now) == nil
 }
 
-// prune removes items that no build has used for long, and what builds that were killed left behind.
+// prune removes items that no build has used for long.
 func (c *Cache) prune() {
 	kinds, err := os.ReadDir(c.dir)
 	if err != nil {
@@ -102,25 +128,11 @@ func (c *Cache) prune() {
 			if err != nil {
 				continue
 			}
-			age := time.Since(st.ModTime())
-			if age > unusedItems || (strings.HasPrefix(i.Name(), ".new-") && age > 24*time.Hour) {
-				removeTree(c.path(k.Name(), i.Name()))
+			if time.Since(st.ModTime()) > unusedItems && !strings.HasPrefix(i.Name(), cacheScratch) {
+				scratch.RemoveTree(c.path(k.Name(), i.Name()))
 			}
 		}
 	}
-}
-
-// removeTree removes a folder with read-only ones in it.
-func removeTree(dir string) {
-	filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() {
-			if st, err := d.Info(); err == nil && st.Mode().Perm()&0o700 != 0o700 {
-				os.Chmod(p, st.Mode().Perm()|0o700)
-			}
-		}
-		return nil
-	})
-	os.RemoveAll(dir)
 }
 
 // lockFile takes the exclusive lock of a file for as long as it is not closed, and waits for it as long as ctx lets it.

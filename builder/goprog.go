@@ -15,6 +15,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"kingpost/internal/child"
+	"kingpost/internal/scratch"
 )
 
 // goTool builds programs with the locked toolchain. What was built is kept by what it was built from, since the
@@ -94,7 +97,7 @@ func (t *goTool) run(ctx context.Context, dir string, args ...string) ([]byte, e
 
 // runWith is run with more in the environment.
 func (t *goTool) runWith(ctx context.Context, dir string, env []string, args ...string) ([]byte, error) {
-	cmd := command(ctx, syscall.SIGINT, "go", args...)
+	cmd := child.Command(ctx, syscall.SIGINT, "go", args...)
 	cmd.Dir = dir
 	cmd.Env = append(t.environ(), env...)
 	var out, errs bytes.Buffer
@@ -140,19 +143,19 @@ func (t *goTool) build(ctx context.Context, dir string, pkgs, names []string, ke
 		if err := os.MkdirAll(t.cache.path("program"), 0o755); err != nil {
 			return nil, err
 		}
-		tmp, err := os.MkdirTemp(t.cache.path("program"), ".new-")
+		tmp, err := scratch.Dir(t.cache.path("program"), cacheScratch)
 		if err != nil {
 			return nil, err
 		}
-		defer removeTree(tmp)
+		defer tmp.Remove()
 		// What go and its tools leave lying about when they are interrupted goes with the folder.
-		made, scratch := filepath.Join(tmp, "made"), filepath.Join(tmp, "scratch")
-		if err := errors.Join(os.Mkdir(made, 0o755), os.Mkdir(scratch, 0o755)); err != nil {
+		made, work := filepath.Join(tmp.Path, "made"), filepath.Join(tmp.Path, "scratch")
+		if err := errors.Join(os.Mkdir(made, 0o755), os.Mkdir(work, 0o755)); err != nil {
 			return nil, err
 		}
 		args := append([]string{"build"}, buildFlags...)
 		args = append(append(args, "-o", made+"/"), todo...)
-		if _, err := t.runWith(ctx, dir, []string{"TMPDIR=" + scratch, "GOTMPDIR=" + scratch}, args...); err != nil {
+		if _, err := t.runWith(ctx, dir, []string{"TMPDIR=" + work, "GOTMPDIR=" + work}, args...); err != nil {
 			return nil, err
 		}
 		now, err := still()

@@ -18,6 +18,7 @@ import (
 
 	"kingpost/internal/blockmap"
 	"kingpost/internal/mesh"
+	"kingpost/internal/scratch"
 )
 
 // Names of the files that a build gives.
@@ -59,10 +60,10 @@ type ResultFile struct {
 // and is locked for as long as its build lives.
 type output struct {
 	final, dir string
-	lock       *os.File
+	held       *scratch.Held
 }
 
-const tempInfix = ".building-"
+const tempPrefix = ".building-"
 
 // newOutput makes the folder for a build of final, and removes those that killed builds have left.
 func newOutput(final string) (*output, error) {
@@ -82,20 +83,14 @@ func newOutput(final string) (*output, error) {
 			return nil, fmt.Errorf("%s is there and is no build's output (it has no %s): it is not overwritten", final, FileRelease)
 		}
 	}
-	prefix := "." + filepath.Base(final) + tempInfix
-	removeAbandoned(parent, prefix)
-	dir, err := os.MkdirTemp(parent, prefix)
+	// Those that killed builds have left go, also of other recipes.
+	scratch.Sweep(parent, tempPrefix)
+	held, err := scratch.Dir(parent, tempPrefix+filepath.Base(final)+"-")
 	if err != nil {
 		return nil, err
 	}
-	o := &output{final: final, dir: dir}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return nil, errors.Join(err, o.discard())
-	}
-	if o.lock, err = os.Open(dir); err != nil {
-		return nil, errors.Join(err, o.discard())
-	}
-	if err := syscall.Flock(int(o.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	o := &output{final: final, dir: held.Path, held: held}
+	if err := held.File.Chmod(0o755); err != nil {
 		return nil, errors.Join(err, o.discard())
 	}
 	return o, nil
@@ -106,38 +101,10 @@ func emptyDir(dir string) bool {
 	return err == nil && len(names) == 0
 }
 
-// removeAbandoned removes folders of builds that no longer live: their lock can be had.
-func removeAbandoned(parent, prefix string) {
-	names, err := os.ReadDir(parent)
-	if err != nil {
-		return
-	}
-	for _, n := range names {
-		if !n.IsDir() || !strings.HasPrefix(n.Name(), prefix) {
-			continue
-		}
-		dir := filepath.Join(parent, n.Name())
-		f, err := os.Open(dir)
-		if err != nil {
-			continue
-		}
-		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			removeTree(dir)
-		}
-		f.Close()
-	}
-}
-
 func (o *output) path(name string) string { return filepath.Join(o.dir, name) }
 
 // discard removes what was made so far.
-func (o *output) discard() error {
-	removeTree(o.dir)
-	if o.lock != nil {
-		return o.lock.Close()
-	}
-	return nil
-}
+func (o *output) discard() error { return o.held.Remove() }
 
 // commit puts the folder in its place by one step: who looks there finds the old build or the new one, whole.
 func (o *output) commit() error {
@@ -147,7 +114,7 @@ func (o *output) commit() error {
 	err := unix.Renameat2(unix.AT_FDCWD, o.dir, unix.AT_FDCWD, o.final, unix.RENAME_EXCHANGE)
 	switch {
 	case err == nil: // o.dir is the old build now
-		removeTree(o.dir)
+		scratch.RemoveTree(o.dir)
 	case errors.Is(err, unix.ENOENT):
 		if err := os.Rename(o.dir, o.final); err != nil {
 			return err
@@ -160,9 +127,9 @@ func (o *output) commit() error {
 		if err := os.Rename(o.dir, o.final); err != nil {
 			return err
 		}
-		removeTree(old)
+		scratch.RemoveTree(old)
 	}
-	return o.lock.Close()
+	return o.held.Release()
 }
 
 // syncTree brings a folder's files to the disk before it is called whole.

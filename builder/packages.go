@@ -12,7 +12,9 @@ import (
 	"syscall"
 	"time"
 
+	"kingpost/internal/child"
 	"kingpost/internal/mesh/artifact"
+	"kingpost/internal/scratch"
 )
 
 // packages gets locked packages: from the cache, from a folder that was given, or through apt, in this order.
@@ -159,7 +161,7 @@ func (p *packages) tree(ctx context.Context, d LockedDeb) (string, error) {
 		deb := filepath.Join(p.cache.path("deb", d.SHA256), "package.deb")
 		// The cache is on disk for long: what is unpacked from it is checked once more.
 		if err := p.checkFile(ctx, d, deb); err != nil {
-			removeTree(p.cache.path("deb", d.SHA256))
+			scratch.RemoveTree(p.cache.path("deb", d.SHA256))
 			return fmt.Errorf("%w\nThe damaged file was taken out of the cache: run the build again", err)
 		}
 		return extractDeb(ctx, deb, dir)
@@ -173,7 +175,7 @@ func (p *packages) tree(ctx context.Context, d LockedDeb) (string, error) {
 // extractDeb unpacks a package's files. dpkg-deb is on every machine that has apt, and is many times as fast at
 // xz as what Go has.
 func extractDeb(ctx context.Context, deb, dir string) error {
-	cmd := command(ctx, syscall.SIGKILL, "dpkg-deb", "--fsys-tarfile", deb)
+	cmd := child.Command(ctx, syscall.SIGKILL, "dpkg-deb", "--fsys-tarfile", deb)
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	out, err := cmd.StdoutPipe()

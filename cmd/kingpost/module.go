@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -20,6 +19,7 @@ import (
 	"kingpost/internal/mesh/artifact"
 	"kingpost/internal/mesh/hostapi"
 	"kingpost/internal/mesh/verbs"
+	"kingpost/internal/scratch"
 )
 
 func newModuleCommand() *cobra.Command {
@@ -245,17 +245,17 @@ func (p *pusher) bundle(ctx context.Context, m *mesh.Manifest, name, file, arch 
 	if err != nil {
 		return "", err
 	}
-	tmp, err := os.CreateTemp("", "kingpost-bundle-*")
+	tmp, err := scratch.File(os.TempDir(), "kingpost-bundle-")
 	if err != nil {
 		return "", err
 	}
-	defer os.Remove(tmp.Name())
+	defer tmp.Remove()
 	o := origin(m, arch)
-	layer, err := artifact.PackLayer(ctx, tmp, files, o.Created)
-	if err := errors.Join(err, tmp.Close()); err != nil {
+	layer, err := artifact.PackLayer(ctx, tmp.File, files, o.Created)
+	if err != nil {
 		return "", err
 	}
-	a, err := artifact.NewBundle(name, o, layer, func(context.Context) (io.ReadCloser, error) { return os.Open(tmp.Name()) })
+	a, err := artifact.NewBundle(name, o, layer, func(context.Context) (io.ReadCloser, error) { return os.Open(tmp.Path) })
 	if err != nil {
 		return "", err
 	}

@@ -21,6 +21,7 @@ import (
 	"kingpost/internal/mesh/tlsid"
 	"kingpost/internal/nodevm"
 	"kingpost/internal/qemu"
+	"kingpost/internal/scratch"
 )
 
 // powerOffTime is how long a node may take to stop everything in order.
@@ -114,11 +115,12 @@ func runVM(ctx context.Context, image string, f vmFlags, stdout, stderr io.Write
 
 	// Who reads what is said here may go first; the machine and its files must still be put away.
 	signal.Ignore(syscall.SIGPIPE)
-	dir, err := os.MkdirTemp("", "kingpost-vm-")
+	held, err := scratch.Dir(os.TempDir(), "kingpost-vm-")
 	if err != nil {
 		return vmSpace(err, os.TempDir(), f.disk)
 	}
-	defer os.RemoveAll(dir)
+	defer held.Remove()
+	dir := held.Path
 	disk := f.disk
 	if disk == "" {
 		disk = filepath.Join(dir, "disk.img")

@@ -14,7 +14,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
+
+	"kingpost/internal/child"
+	"kingpost/internal/scratch"
 )
 
 // Label is the file system label of the data partition (at most 16 bytes).
@@ -82,12 +86,12 @@ func makeImage(ctx context.Context, path string, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "ext4img-")
+	dir, err := scratch.Dir(os.TempDir(), "kingpost-ext4img-")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	conf := filepath.Join(dir, "mke2fs.conf")
+	defer func() { err = errors.Join(err, dir.Remove()) }()
+	conf := filepath.Join(dir.Path, "mke2fs.conf")
 	if err := os.WriteFile(conf, []byte(config), 0o600); err != nil {
 		return err
 	}
@@ -101,7 +105,7 @@ func makeImage(ctx context.Context, path string, o Options) (err error) {
 		"quotatype=prjquota", "lazy_itable_init=0", "lazy_journal_init=0", "nodiscard",
 		fmt.Sprintf("resize=%d", int64(maxGrown/BlockSize)),
 	}
-	cmd := exec.CommandContext(ctx, tool, "-q", "-F", "-t", "ext4", "-O", features, "-b", fmt.Sprint(BlockSize), "-I", "256",
+	cmd := child.Command(ctx, syscall.SIGKILL, tool, "-q", "-F", "-t", "ext4", "-O", features, "-b", fmt.Sprint(BlockSize), "-I", "256",
 		"-N", fmt.Sprint(groups*groupInodes), "-J", fmt.Sprintf("size=%d", journalMiB), "-m", "1", "-e", "remount-ro",
 		"-L", Label, "-U", text(o.UUID), "-o", "Linux", "-E", strings.Join(extended, ","), path)
 	cmd.Env = []string{
