@@ -31,9 +31,10 @@ func openPart(dir string, o LogOptions) (_ *logPart, err error) {
 			p.close()
 		}
 	}()
-	var rs []io.Reader
+	var rs []*io.SectionReader // oldest first
 	var total int64
 	var newer fs.FileInfo
+	var written time.Time
 	for i := 0; i < logFiles; i++ {
 		f, err := os.Open(logPath(dir, i))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -54,7 +55,7 @@ func openPart(dir string, o LogOptions) (_ *logPart, err error) {
 		newer = st
 		p.files = append(p.files, f)
 		if len(p.files) == 1 {
-			p.end = st.Size()
+			p.end, written = st.Size(), st.ModTime()
 		} else if st.ModTime().Before(o.Since) {
 			break // all that is older was written before
 		}
@@ -62,14 +63,34 @@ func openPart(dir string, o LogOptions) (_ *logPart, err error) {
 		if o.Bytes > 0 && total+size > o.Bytes {
 			from = size - (o.Bytes - total)
 		}
-		rs = append([]io.Reader{io.NewSectionReader(f, from, size-from)}, rs...)
+		rs = append([]*io.SectionReader{io.NewSectionReader(f, from, size-from)}, rs...)
 		total += size - from
 		if o.Bytes > 0 && total >= o.Bytes {
 			break
 		}
 	}
-	p.r = bufio.NewReaderSize(io.MultiReader(rs...), 64<<10)
-	return p, p.next()
+	if err := p.read(rs); err != nil {
+		return p, err
+	}
+	if p.piece == nil && p.cut && total > 0 && o.Since.IsZero() {
+		// No line begins in there: it is the end of one that is longer, which was written when the file was.
+		p.at, p.mid = written, true
+		return p, p.read(rs)
+	}
+	return p, nil
+}
+
+// read begins with the first of the pieces in rs.
+func (p *logPart) read(rs []*io.SectionReader) error {
+	var all []io.Reader
+	for _, r := range rs {
+		if _, err := r.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		all = append(all, r)
+	}
+	p.r = bufio.NewReaderSize(io.MultiReader(all...), 64<<10)
+	return p.next()
 }
 
 func (p *logPart) close() {

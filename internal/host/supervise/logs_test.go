@@ -76,6 +76,23 @@ func TestLogFiles(t *testing.T) {
 	}
 }
 
+// TestLogBytesOfLongLine: the last bytes are those of a line that began before them.
+func TestLogBytesOfLongLine(t *testing.T) {
+	dir := t.TempDir()
+	line := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC).Format(logTime) + " " + strings.Repeat("x", 100_000) + "end\n"
+	if err := os.WriteFile(logPath(dir, 0), []byte(line), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int64{1, 4, 100, 70_000} {
+		if got := strings.Join(partOf(t, dir, LogOptions{Bytes: n}), ""); got != strings.TrimSuffix(line[int64(len(line))-n:], "\n") {
+			t.Errorf("the last %d bytes: %d bytes, %.20q...", n, len(got), got)
+		}
+	}
+	if got := partOf(t, dir, LogOptions{Bytes: 100, Since: time.Date(2026, 12, 2, 0, 0, 0, 0, time.UTC)}); len(got) != 1 || got[0] != "" {
+		t.Errorf("of a line whose time is not known: %.40q", got)
+	}
+}
+
 // partOf is what a reader of a log gets, by lines.
 func partOf(t *testing.T, dir string, o LogOptions) []string {
 	t.Helper()
