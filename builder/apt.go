@@ -140,7 +140,7 @@ func (a *apt) run(ctx context.Context, dir, name string, args ...string) ([]byte
 		if free, ok := freeSpace(a.dir); name == "apt-get" && ok && free < a.little {
 			return nil, &spaceError{a.dir, free, err}
 		}
-		return nil, err
+		return nil, noSpace(err, errs.String())
 	}
 	return out.Bytes(), nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode"
 
 	"kingpost/internal/scratch"
 )
@@ -35,6 +37,42 @@ type Options struct {
 	UpdateLock bool
 	// Report is told about the phases; nil is nobody.
 	Report Reporter
+}
+
+// Check says what of o cannot be meant, before anything is done: Debs that is no folder, a Mirror that is no URL.
+func (o Options) Check() error {
+	if o.Debs != "" {
+		if st, err := os.Stat(o.Debs); err != nil {
+			return fmt.Errorf("--debs: %w; it names a folder of .deb files", err)
+		} else if !st.IsDir() {
+			return fmt.Errorf("--debs: %s is no folder; it names a folder of .deb files", o.Debs)
+		}
+	}
+	if o.Mirror != "" {
+		// It becomes a word of a line of sources.list.
+		u, err := url.Parse(o.Mirror)
+		if err != nil || strings.ContainsFunc(o.Mirror, func(r rune) bool {
+			return unicode.IsSpace(r) || !unicode.IsPrint(r) || strings.ContainsRune(`[]"#\`, r)
+		}) {
+			return fmt.Errorf("--mirror: %.200q is no URL; it has the form http://HOST/debian", o.Mirror)
+		}
+		switch u.Scheme {
+		case "http", "https":
+			if u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+				return fmt.Errorf("--mirror: %.200q is no base URL of a mirror; it has the form http://HOST/debian", o.Mirror)
+			}
+		case "file":
+			if st, err := os.Stat(u.Path); err != nil || !st.IsDir() {
+				return fmt.Errorf("--mirror: %.200q: there is no folder %.200s", o.Mirror, u.Path)
+			}
+		default:
+			return fmt.Errorf("--mirror: %.200q is none of http://, https:// and file://", o.Mirror)
+		}
+	}
+	if o.Out == "" {
+		return errors.New("--out is empty; it names the folder below which the output goes")
+	}
+	return nil
 }
 
 // build is one build under way.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -89,6 +90,9 @@ func TestBuildReproducible(t *testing.T) {
 	}
 	if d := cmp.Diff(digests(first), digests(second)); d != "" {
 		t.Errorf("other bytes:\n%s", d)
+	}
+	if d := cmp.Diff(Files(first.Name), leftovers(t, dir)); d != "" {
+		t.Errorf("other files than Files says (- says, + there):\n%s", d)
 	}
 	for _, f := range first.Files {
 		sum, size, err := hashFile(t.Context(), filepath.Join(dir, f.Name))
@@ -216,6 +220,80 @@ func TestBuildKeepsWhatIsNoBuild(t *testing.T) {
 	}
 	if _, err := os.Stat(mine); err != nil {
 		t.Error(err)
+	}
+}
+
+// The table of files in docs/build.md has what a build of images/vm.yaml makes and nothing else.
+func TestFilesAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../docs/build.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(page), "| file | what |\n|---|---|\n")
+	if !found {
+		t.Fatal("docs/build.md has no table of files")
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	var said []string
+	for row := range strings.Lines(table) {
+		first, _, _ := strings.Cut(row, " | ")
+		for i, s := range strings.Split(first, "`") {
+			if i%2 == 1 {
+				said = append(said, s)
+			}
+		}
+	}
+	slices.Sort(said)
+	if d := cmp.Diff(Files("vm"), said); d != "" {
+		t.Errorf("the table of docs/build.md is not what a build makes (- made, + said):\n%s", d)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "a.deb")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		o    Options
+		want string // in the error, "" where there is none
+	}{
+		"nothing more":       {Options{}, ""},
+		"folder and mirror":  {Options{Debs: dir, Mirror: "https://mirror.example/debian/"}, ""},
+		"a mirror on disk":   {Options{Mirror: "file://" + dir}, ""},
+		"no folder":          {Options{Debs: filepath.Join(dir, "nowhere")}, "--debs"},
+		"a file":             {Options{Debs: file}, "is no folder"},
+		"a host":             {Options{Mirror: "mirror.example"}, "http://"},
+		"another scheme":     {Options{Mirror: "gopher://mirror.example/debian"}, "http://"},
+		"no host":            {Options{Mirror: "http:///debian"}, "http://HOST/debian"},
+		"a second line":      {Options{Mirror: "http://mirror.example/debian\ndeb http://other.example x main"}, "is no URL"},
+		"options of apt":     {Options{Mirror: "[trusted=yes] http://mirror.example/debian"}, "--mirror"},
+		"a query":            {Options{Mirror: "http://mirror.example/debian?x=y"}, "base URL"},
+		"no folder of files": {Options{Mirror: "file:///nowhere/at/all"}, "there is no folder"},
+	} {
+		c.o.Out = "out"
+		if err := c.o.Check(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := (Options{}).Check(); err == nil {
+		t.Error("no folder for the output was accepted")
+	}
+}
+
+// TestNoSpaceOfOthers: a full disk is told as one also where another program met it.
+func TestNoSpaceOfOthers(t *testing.T) {
+	failed := errors.New("exit status 1")
+	for said, full := range map[string]bool{
+		"link: mapping output file failed: no space left on device": true,
+		"mke2fs: No space left on device while writing":             true,
+		"undefined: x": false,
+	} {
+		err := explain(noSpace(failed, said), "out", "cache")
+		if got := strings.Contains(err.Error(), "The disk is full"); got != full || !errors.Is(err, failed) {
+			t.Errorf("%s: %v", said, err)
+		}
 	}
 }
 

@@ -109,7 +109,7 @@ func (t *goTool) runWith(ctx context.Context, dir string, env []string, args ...
 	case errors.Is(err, exec.ErrNotFound):
 		return nil, errors.New("go is not installed or not in PATH: install the version that go.mod asks for")
 	case err != nil:
-		return nil, fmt.Errorf("go %s in %s: %w\n%s", args[0], dir, err, tail(errs.String(), 30))
+		return nil, noSpace(fmt.Errorf("go %s in %s: %w\n%s", args[0], dir, err, tail(errs.String(), 30)), errs.String())
 	}
 	return out.Bytes(), nil
 }

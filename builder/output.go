@@ -38,6 +38,13 @@ const (
 // FileUKI is the name of a release's UKI.
 func FileUKI(name string) string { return name + ".efi" }
 
+// Files are the names of all files that a build of the recipe name gives, sorted.
+func Files(name string) []string {
+	f := []string{FileDisk, FileMap, FileRoot, FileKernel, FileInitrd, FileCmdline, FileRescue, FileUKI(name), FileRelease}
+	slices.Sort(f)
+	return f
+}
+
 // Result is release.json: what a build gave.
 type Result struct {
 	mesh.ReleaseInfo
@@ -203,11 +210,24 @@ func (o *output) writeMap(ctx context.Context) (ResultFile, error) {
 	return ResultFile{FileMap, int64(len(text)), hex.EncodeToString(sum[:])}, os.WriteFile(o.path(FileMap), text, 0o644)
 }
 
+// noSpace marks the failure of another program as one of a full disk, where what it said tells so.
+func noSpace(err error, said string) error {
+	if strings.Contains(strings.ToLower(said), "no space left on device") || strings.Contains(strings.ToLower(said), "disk quota exceeded") {
+		return &fullDiskError{err}
+	}
+	return err
+}
+
+type fullDiskError struct{ err error }
+
+func (e *fullDiskError) Error() string   { return e.err.Error() }
+func (e *fullDiskError) Unwrap() []error { return []error{e.err, syscall.ENOSPC} }
+
 // explain adds what to do to errors that come from the machine and not from what was asked.
 func explain(err error, out, cache string) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fmt.Errorf("%w\nThe disk is full: free some space at %s or at the cache %s, or use --out or KINGPOST_CACHE to build elsewhere. Nothing was put in place", err, out, cache)
+		return fmt.Errorf("%w\nThe disk is full: free some space at %s, at the cache %s or at %s, or use --out, KINGPOST_CACHE or TMPDIR to build elsewhere. Nothing was put in place", err, out, cache, os.TempDir())
 	case errors.Is(err, syscall.EACCES) && !strings.Contains(err.Error(), "apt"):
 		return fmt.Errorf("%w\nBuilds need no root, but a folder for the output (--out) and for the cache (KINGPOST_CACHE) that they may write to", err)
 	}

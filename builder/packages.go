@@ -192,7 +192,7 @@ func extractDeb(ctx context.Context, deb, dir string) error {
 		return err
 	}
 	if werr != nil {
-		return fmt.Errorf("dpkg-deb: %w: %s", werr, tail(errs.String(), 5))
+		return noSpace(fmt.Errorf("dpkg-deb: %w: %s", werr, tail(errs.String(), 5)), errs.String())
 	}
 	return nil
 }

@@ -38,6 +38,9 @@ The output is a folder named after the recipe. It appears whole when the build i
 					return err
 				}
 			}
+			if err := o.Check(); err != nil {
+				return &exitError{exitUsage, err}
+			}
 			o.Report = newBuildReport(cmd.ErrOrStderr())
 			start := time.Now()
 			res, dir, err := builder.Build(cmd.Context(), o)

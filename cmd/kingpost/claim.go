@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -62,6 +63,9 @@ A key that is there already is never overwritten.`,
 			return err
 		}
 		name := c.claimFile(file)
+		if st, err := os.Stat(name); err == nil && st.IsDir() {
+			return usageError("make a claim key: %s is a folder; name the file, as in --file %s", name, filepath.Join(name, fileClaim))
+		}
 		if _, err := os.Lstat(name); err == nil {
 			return refusedError("make a claim key: %s is there already, and nodes that it claimed need it; `kingpost claim show` prints its line, --file makes another one", name)
 		} else if !errors.Is(err, fs.ErrNotExist) {

@@ -72,8 +72,10 @@ func (p *plain) show(st hostapi.RaiseStatus) {
 	}
 }
 
-func (p *plain) note(format string, args ...any) { fmt.Fprintf(p.w, format+"\n", args...) }
-func (p *plain) close()                          {}
+func (p *plain) note(format string, args ...any) {
+	fmt.Fprintln(p.w, printable(fmt.Sprintf(format, args...)))
+}
+func (p *plain) close() {}
 
 // bar is one bar of ten steps, with the step under way and its reason beside it; steps that are over
 // are written above it.
@@ -124,7 +126,9 @@ func (b *bar) show(st hostapi.RaiseStatus) {
 	}
 }
 
-func (b *bar) note(format string, args ...any) { fmt.Fprintf(b.p, format+"\n", args...) }
+func (b *bar) note(format string, args ...any) {
+	fmt.Fprintln(b.p, printable(fmt.Sprintf(format, args...)))
+}
 
 func (b *bar) close() {
 	if b.bar.Completed() || b.bar.Aborted() {

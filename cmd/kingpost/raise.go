@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -267,8 +268,14 @@ func (r *raising) checkContext() error {
 // refusal gives the node's refusals their exit code.
 func (r *raising) refusal(err error) error {
 	var e *hostapi.Error
-	if errors.As(err, &e) && (e.Status == 401 || e.Status == 403 || e.Status == 409) {
-		return &exitError{exitRefused, fmt.Errorf("preflight refused: %w", err)}
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch e.Status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return refusedError("the node does not let this key raise it: %w\nNothing was changed. The claim in its node.yaml says whose node it is; --claim names the file of that key here", err)
+	case http.StatusConflict:
+		return refusedError("the node refuses the raise: %w\nNothing was changed", err)
 	}
 	return err
 }

@@ -271,13 +271,13 @@ func (i *indented) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// text is a value on one line.
+// text is a value on one line, as a terminal may show it.
 func text(v any) string {
 	switch v := v.(type) {
 	case nil:
 		return ""
 	case string:
-		return strings.ReplaceAll(v, "\n", " ")
+		return printableLine(strings.ReplaceAll(v, "\n", " "))
 	case bool:
 		if v {
 			return "yes"

@@ -79,7 +79,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted")
 	}
-	fmt.Fprintf(stderr, "kingpost: %v\n", err)
+	fmt.Fprintf(stderr, "kingpost: %s\n", printable(err.Error()))
 	if code == exitUsage {
 		fmt.Fprintf(stderr, "\n%s\nSee %s --help.\n", cmd.UseLine(), cmd.CommandPath())
 	}

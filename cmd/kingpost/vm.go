@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"io"
@@ -14,11 +13,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
 	"kingpost/internal/mesh"
-	"kingpost/internal/mesh/tlsid"
 	"kingpost/internal/nodevm"
 	"kingpost/internal/qemu"
 	"kingpost/internal/scratch"
@@ -74,7 +71,7 @@ a second one at once.`,
 	fl.StringVar(&f.claim, "claim", "", "`FILE` with the operator's public key (or private key, of which only the public half is used), for node.yaml")
 	fl.StringVar(&f.raise, "raise", "", "name of a `MESH` that the node raises by itself, for node.yaml; needs --claim")
 	fl.StringVar(&f.serial, "serial", "-", "where the console goes: `FILE`, or - for standard output")
-	fl.StringSliceVar(&f.forward, "forward", nil, "forward a further TCP port to the node: `HOST:GUEST`, or GUEST for any free one")
+	fl.StringSliceVar(&f.forward, "forward", nil, "forward a TCP port to the node: `HOST:GUEST`, or GUEST for any free one; without one for the API, that gets a free one")
 	fl.BoolVar(&f.direct, "direct", false, "start the image's kernel directly, without firmware and boot loader")
 	fl.BoolVar(&f.offline, "offline", false, "cut the machine's network off from everything but the forwarded ports")
 	fl.StringVar(&f.accel, "accel", "", "kvm or tcg (default: KVM where it can be used)")
@@ -87,13 +84,12 @@ func runVM(ctx context.Context, image string, f vmFlags, stdout, stderr io.Write
 	if err != nil {
 		return usageError("--disk-size: %v", err)
 	}
-	forwards := []qemu.Forward{{Guest: mesh.PortAPI}}
-	for _, s := range f.forward {
-		w, err := qemu.ParseForward(s)
-		if err != nil {
-			return usageError("--forward: %v", err)
-		}
-		forwards = append(forwards, w)
+	forwards, err := f.forwards()
+	if err != nil {
+		return err
+	}
+	if err := f.checkMachine(); err != nil {
+		return err
 	}
 	config, err := f.nodeConfig()
 	if err != nil {
@@ -130,7 +126,9 @@ func runVM(ctx context.Context, image string, f vmFlags, stdout, stderr io.Write
 			return vmSpace(err, filepath.Dir(disk), f.disk)
 		}
 	} else if config != nil {
-		return refusedError("%s exists already and keeps its node.yaml; leave --config, --claim and --raise away, or remove the file", disk)
+		if err := f.sameConfig(disk, config); err != nil {
+			return err
+		}
 	}
 	c := qemu.Config{
 		Name: "kingpost", Dir: dir, Arch: f.arch, Accel: f.accel, Memory: f.memory, CPUs: f.cpus,
@@ -156,6 +154,10 @@ func runVM(ctx context.Context, image string, f vmFlags, stdout, stderr io.Write
 		console = file
 	}
 	vm, err := qemu.Start(ctx, c, console)
+	var taken *qemu.PortTakenError
+	if errors.As(err, &taken) {
+		return fmt.Errorf("%w; let --forward PORT:%d name another one, or --forward %d take any that is free", err, taken.Guest, taken.Guest)
+	}
 	if err != nil {
 		return vmSpace(err, dir, f.disk)
 	}
@@ -214,9 +216,12 @@ func vmSpace(err error, dir, disk string) error {
 // followVM says how to reach the node and stays until it has ended, or until ctx ends and it was powered off.
 func followVM(ctx context.Context, vm *qemu.VM, forwards []qemu.Forward, stderr io.Writer) error {
 	for _, w := range forwards {
-		port, err := vm.Port(ctx, w.Guest)
-		if err != nil {
-			return err
+		port := w.Host
+		if port == 0 {
+			var err error
+			if port, err = vm.Port(ctx, w.Guest); err != nil {
+				return err
+			}
 		}
 		what := "port " + strconv.Itoa(w.Guest)
 		if w.Guest == mesh.PortAPI {
@@ -261,51 +266,6 @@ func followVM(ctx context.Context, vm *qemu.VM, forwards []qemu.Forward, stderr 
 		fmt.Fprintf(stderr, "kingpost vm: the node did not power off within %v; cutting its power\n", powerOffTime)
 	}
 	return vm.Quit(context.WithoutCancel(ctx))
-}
-
-// nodeConfig is node.yaml as the flags say, nil where they say nothing.
-func (f *vmFlags) nodeConfig() ([]byte, error) {
-	if f.config != "" {
-		if f.claim != "" || f.raise != "" {
-			return nil, usageError("--config is a whole node.yaml; --claim and --raise cannot be added to it")
-		}
-		b, err := os.ReadFile(f.config)
-		if err != nil {
-			return nil, fmt.Errorf("--config: %w", err)
-		}
-		return b, nil
-	}
-	if f.claim == "" {
-		if f.raise != "" {
-			return nil, usageError("--raise needs --claim: a node raises only for the holder of a key")
-		}
-		return nil, nil
-	}
-	b, err := os.ReadFile(f.claim)
-	if err != nil {
-		return nil, fmt.Errorf("--claim: %w", err)
-	}
-	claim, err := claimKey(b)
-	if err != nil {
-		return nil, fmt.Errorf("--claim %s: %w", f.claim, err)
-	}
-	return yaml.Marshal(mesh.NodeConfig{Claim: claim, Mesh: mesh.MeshConfig{Raise: f.raise}})
-}
-
-// claimKey is the claim for node.yaml of a file that holds a public key, or a private one.
-func claimKey(b []byte) (string, error) {
-	if strings.Contains(string(b), "PRIVATE KEY") {
-		key, err := tlsid.ParsePrivateKey(b)
-		if err != nil {
-			return "", err
-		}
-		return tlsid.FormatPublicKey(key.Public().(ed25519.PublicKey)), nil
-	}
-	key, err := tlsid.ParsePublicKey(string(b))
-	if err != nil {
-		return "", err
-	}
-	return tlsid.FormatPublicKey(key), nil
 }
 
 // parseSize reads a size in bytes, "8GiB", "512MiB" or a plain number.

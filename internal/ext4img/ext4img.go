@@ -119,6 +119,9 @@ func makeImage(ctx context.Context, path string, o Options) (err error) {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
+		if strings.Contains(strings.ToLower(out.String()), syscall.ENOSPC.Error()) {
+			err = fmt.Errorf("%w: %w", err, syscall.ENOSPC)
+		}
 		return errors.Join(fmt.Errorf("mke2fs: %w: %s", err, strings.TrimSpace(out.String())), os.Remove(path))
 	}
 	return nil

@@ -95,19 +95,45 @@ func ParseForward(s string) (Forward, error) {
 	return Forward{Host: int(h), Guest: int(g)}, nil
 }
 
+// Check says what no machine can be: an unknown architecture or accelerator, or memory and CPUs out of bounds.
+func (c *Config) Check() error {
+	m, ok := machines[c.arch()]
+	switch {
+	case !ok:
+		return fmt.Errorf("no virtual machine is known for the architecture %.40q; amd64 and arm64 are", c.Arch)
+	case c.Accel != "" && c.Accel != "kvm" && c.Accel != "tcg":
+		return fmt.Errorf("the accelerator %.40q is unknown; kvm and tcg are known", c.Accel)
+	case c.Accel == "kvm" && c.arch() != hostArch():
+		return fmt.Errorf("KVM runs machines of this machine's own architecture, %s, and not of %s; tcg emulates one", hostArch(), c.arch())
+	case c.Memory != 0 && (c.Memory < minMemory || c.Memory > maxMemory):
+		return fmt.Errorf("%d MiB of memory are not from %d to %d", c.Memory, minMemory, maxMemory)
+	case c.CPUs < 0 || c.CPUs > m.maxCPUs:
+		return fmt.Errorf("%d CPUs are not from 1 to %d", c.CPUs, m.maxCPUs)
+	}
+	return nil
+}
+
+// Bounds of a machine's memory in MiB: below the one no firmware starts, above the other QEMU has no addresses.
+const (
+	minMemory = 64
+	maxMemory = 1 << 20
+)
+
 // machine is what differs between architectures.
 type machine struct {
 	program, machine, console string
 	emulated                  string // what the CPU model gets where QEMU emulates it: features that are slow then
+	maxCPUs                   int
 }
 
 var machines = map[string]machine{
 	// Without the SATA controller that q35 brings: it has no disk, and loading its driver is half a second of each boot.
 	// The kernel takes "erms" and "fsrm" for a promise that copying and clearing byte by byte is the fastest way, and an
 	// emulator does go byte by byte: without them it clears a page in an eighth of the steps.
-	"amd64": {"qemu-system-x86_64", "q35,sata=off", "ttyS0", ",-erms,-fsrm"},
+	"amd64": {"qemu-system-x86_64", "q35,sata=off", "ttyS0", ",-erms,-fsrm", 255},
 	// QEMU's own pointer authentication algorithm is far too slow in emulation.
-	"arm64": {"qemu-system-aarch64", "virt", "ttyAMA0", ",pauth-impdef=on"},
+	// Its interrupt controller, GICv2, knows eight CPUs.
+	"arm64": {"qemu-system-aarch64", "virt", "ttyAMA0", ",pauth-impdef=on", 8},
 }
 
 func (c *Config) arch() string {
@@ -136,10 +162,10 @@ func (c *Config) qmpSocket() string { return filepath.Join(c.Dir, "qmp") }
 
 // Args is QEMU's program and command line. vars is the machine's own copy of the firmware's variables.
 func (c *Config) args(vars string) (string, []string, error) {
-	m, ok := machines[c.arch()]
-	if !ok {
-		return "", nil, fmt.Errorf("no virtual machine is known for the architecture %q; amd64 and arm64 are", c.Arch)
+	if err := c.Check(); err != nil {
+		return "", nil, fmt.Errorf("machine %s: %w", c.Name, err)
 	}
+	m := machines[c.arch()]
 	if c.Firmware == nil && c.Kernel == "" {
 		return "", nil, fmt.Errorf("machine %s has neither firmware nor a kernel to start", c.Name)
 	}

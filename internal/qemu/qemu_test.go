@@ -3,6 +3,7 @@ package qemu
 import (
 	"bytes"
 	"context"
+	"errors"
 	"image"
 	"image/png"
 	"net"
@@ -65,6 +66,31 @@ func TestArgs(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestCheck(t *testing.T) {
+	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[hostArch()]
+	for name, c := range map[string]struct {
+		c    Config
+		want string // in the error, "" where there is none
+	}{
+		"nothing said":      {Config{}, ""},
+		"all said":          {Config{Arch: hostArch(), Accel: "kvm", Memory: 512, CPUs: 2}, ""},
+		"negative memory":   {Config{Memory: -5}, "memory"},
+		"little memory":     {Config{Memory: 1}, "memory"},
+		"too much memory":   {Config{Memory: 1 << 30}, "memory"},
+		"negative CPUs":     {Config{CPUs: -1}, "CPUs"},
+		"a thousand CPUs":   {Config{CPUs: 1000}, "CPUs"},
+		"nine CPUs of ARM":  {Config{Arch: "arm64", CPUs: 9}, "from 1 to 8"},
+		"unknown accel":     {Config{Accel: "xen"}, "kvm and tcg"},
+		"KVM of the other":  {Config{Arch: other, Accel: "kvm"}, "tcg"},
+		"unknown processor": {Config{Arch: "riscv64"}, "amd64 and arm64"},
+	} {
+		err := c.c.Check()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -243,6 +269,28 @@ func TestMachine(t *testing.T) {
 	}
 	if _, err := vm.QMP.Monitor(ctx, "info status"); err == nil {
 		t.Error("QMP answers after the end")
+	}
+}
+
+// TestPortTaken asks QEMU itself, whose words of it we read.
+func TestPortTaken(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	taken := Forward{Host: l.Addr().(*net.TCPAddr).Port, Guest: 5000}
+	kernel := filepath.Join(t.TempDir(), "kernel")
+	if err := os.WriteFile(kernel, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Start(t.Context(), Config{
+		Name: "taken", Dir: t.TempDir(), Kernel: kernel, NICs: []NIC{{User: &User{Forwards: []Forward{{Guest: 7443}, taken}}}},
+	}, nil)
+	var got *PortTakenError
+	if !errors.As(err, &got) || got.Forward != taken {
+		t.Errorf("got %v", err)
 	}
 }
 

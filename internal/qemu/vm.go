@@ -120,6 +120,9 @@ func (vm *VM) run(started chan<- error) {
 
 // failure is why QEMU ended by itself.
 func (vm *VM) failure() error {
+	if err := portTaken(vm.stderr.String()); err != nil {
+		return err
+	}
 	if vm.stderr.Len() > 0 {
 		return fmt.Errorf("QEMU ended: %s", bytes.TrimSpace(vm.stderr.Bytes()))
 	}
@@ -127,6 +130,28 @@ func (vm *VM) failure() error {
 		return fmt.Errorf("QEMU ended: %w", vm.err)
 	}
 	return errClosed
+}
+
+// PortTakenError says that a port of this machine cannot be forwarded: somebody listens on it, or this user may not.
+type PortTakenError struct{ Forward }
+
+func (e *PortTakenError) Error() string {
+	return fmt.Sprintf("port %d of this machine, which is to lead to the guest's port %d, is in use, or this user may not listen on it", e.Host, e.Guest)
+}
+
+var forwardRefused = regexp.MustCompile(`Could not set up host forwarding rule 'tcp:127\.0\.0\.1:(\d+)-:(\d+)'`)
+
+// portTaken finds in QEMU's complaint that it could not have a port.
+func portTaken(complaint string) error {
+	m := forwardRefused.FindStringSubmatch(complaint)
+	if m == nil {
+		return nil
+	}
+	w, err := ParseForward(m[1] + ":" + m[2])
+	if err != nil {
+		return nil
+	}
+	return &PortTakenError{w}
 }
 
 // PID is QEMU's process id.
@@ -190,7 +215,7 @@ func (vm *VM) close() {
 	})
 }
 
-// Port is the port of this machine's loopback address that leads to a TCP port of the guest.
+// Port is the port of this machine's loopback address that leads to a TCP port of the guest, one of those that do.
 func (vm *VM) Port(ctx context.Context, guest int) (int, error) {
 	out, err := vm.QMP.Monitor(ctx, "info usernet")
 	if err != nil {

@@ -138,7 +138,7 @@ func (c *checker) value(t reflect.Type, path string) error {
 			return c.object(path, func(key string) (reflect.Type, error) {
 				ft, ok := fields[key]
 				if !ok {
-					return nil, where("unknown field %q%s", key, nearest(key, fields))
+					return nil, where("unknown field %.60q%s", key, nearest(key, fields))
 				}
 				return ft, nil
 			})
@@ -187,9 +187,9 @@ func (c *checker) object(path string, field func(key string) (reflect.Type, erro
 		if !ok {
 			return c.syntax(path, fmt.Errorf("%v is no key", tok))
 		}
-		p := key
+		p := shown(key)
 		if path != "" {
-			p = path + "." + key
+			p = path + "." + p
 		}
 		if seen[key] {
 			return fmt.Errorf("%s: the key stands twice", p)
@@ -224,6 +224,14 @@ func (c *checker) skip(d json.Delim, path string) error {
 		return c.syntax(path, err)
 	}
 	return nil
+}
+
+// shown is a key as it may stand in a message: who wrote it may have written anything.
+func shown(key string) string {
+	if q := strconv.Quote(key); len(key) > 60 || q != `"`+key+`"` {
+		return fmt.Sprintf("%.60q", key)
+	}
+	return key
 }
 
 func fits(t reflect.Type, n string) error {
@@ -287,6 +295,9 @@ func nearest(key string, fields map[string]reflect.Type) string {
 			return fmt.Sprintf("; %q is meant", n)
 		}
 		names = append(names, n)
+	}
+	if len(names) == 0 {
+		return "; there are no fields here"
 	}
 	sort.Strings(names)
 	return "; known are " + strings.Join(names, ", ")

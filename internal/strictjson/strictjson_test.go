@@ -18,12 +18,16 @@ type outer struct {
 	List []inner         `json:"list,omitempty"`
 	Raw  json.RawMessage `json:"raw,omitempty"`
 	On   *bool           `json:"on,omitempty"`
+	None *struct{}       `json:"none,omitempty"`
 }
 
 func TestDecode(t *testing.T) {
 	for name, c := range map[string]struct{ in, want string }{
 		"whole":         {`{"name":"a","env":{"x":"y"},"list":[{"name":"b"}],"raw":{"any":[1]},"on":true}`, ""},
 		"unknown":       {`{"list":[{"name":"b"},{"nome":"c"}]}`, `list[1]: unknown field "nome"`},
+		"nothing known": {`{"none":{"a":1}}`, `none: unknown field "a"; there are no fields here`},
+		"long key":      {`{"` + strings.Repeat("k", 150) + `":1}`, `field "` + strings.Repeat("k", 60) + `"; known`},
+		"raw key":       {`{"env":{"\u001b[31m":1}}`, `env."\x1b[31m": a number stands`},
 		"case":          {`{"Name":"a"}`, `"name" is meant`},
 		"twice":         {`{"list":[{"name":"b","name":"c"}]}`, `list[0].name: the key stands twice`},
 		"twice in map":  {`{"env":{"a":"1","a":"2"}}`, `env.a: the key stands twice`},

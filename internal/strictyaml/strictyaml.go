@@ -15,6 +15,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -47,6 +48,9 @@ func Unmarshal(data []byte, v any, options ...Option) (err error) {
 		}
 		shortenExcerpt(err)
 	}()
+	if err := checkText(data); err != nil {
+		return err
+	}
 	if err := checkTokens(lexer.Tokenize(string(data))); err != nil {
 		return err
 	}
@@ -75,6 +79,23 @@ func Unmarshal(data []byte, v any, options ...Option) (err error) {
 		return nil
 	}
 	return yaml.UnmarshalWithOptions(data, v, yaml.Strict())
+}
+
+// checkText refuses what is no text. YAML does not allow it (1.2, 5.1), and an excerpt of it would go to a terminal.
+func checkText(data []byte) error {
+	line, column := 1, 1
+	for rest := data; len(rest) > 0; {
+		r, n := utf8.DecodeRune(rest)
+		switch {
+		case r == utf8.RuneError && n == 1, r < ' ' && r != '\t' && r != '\n' && r != '\r', r >= 0x7f && r < 0xa0 && r != 0x85:
+			return fmt.Errorf("line %d, column %d: the byte %#02x is no text; is this a YAML file?", line, column, rest[0])
+		case r == '\n':
+			line, column = line+1, 0
+		}
+		column++
+		rest = rest[n:]
+	}
+	return nil
 }
 
 // checkTokens refuses what is not to reach the parser.

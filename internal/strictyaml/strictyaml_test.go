@@ -149,3 +149,28 @@ func FuzzUnmarshal(f *testing.F) {
 		_ = Unmarshal(b, &v)
 	})
 }
+
+// TestNoText: what is no text is refused before an excerpt of it can reach a terminal.
+func TestNoText(t *testing.T) {
+	for name, c := range map[string]struct{ in, want string }{
+		"a program":     {"\x7fELF\x02\x01", "line 1, column 1"},
+		"zeros":         {"name: a\nb: \x00", "line 2, column 4"},
+		"an escape":     {"name: \"\x1b[31m\"", "column 8"},
+		"not UTF-8":     {"name: a\xffb", "0xff"},
+		"a C1 control":  {"name: \u009b31m", "line 1"},
+		"tabs and CRLF": {"name: a # \tb\r\n", ""},
+		"umlauts":       {"name: ü\n", ""},
+	} {
+		var v struct {
+			Name string `yaml:"name"`
+			B    string `yaml:"b"`
+		}
+		err := Unmarshal([]byte(c.in), &v)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && strings.ContainsFunc(err.Error(), func(r rune) bool { return r < ' ' || r >= 0x7f && r < 0xa0 }) {
+			t.Errorf("%s: the error echoes it: %q", name, err)
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+)
+
+func TestPrintable(t *testing.T) {
+	for name, c := range map[string]struct{ in, want string }{
+		"plain":        {"a: b, \"c\" – ü\n\tnext", "a: b, \"c\" – ü\n\tnext"},
+		"escape":       {"x\x1b[31mred\x07", `x\x1b[31mred\x07`},
+		"C1":           {"\u009b31m", `\u009b31m`},
+		"not UTF-8":    {"\xff\xfeELF\x00", `\xff\xfeELF\x00`},
+		"turned round": {"a\u202eb", `a\u202eb`},
+		"overwritten":  {"all is well\rerror\r\nnext", `all is well\x0derror` + "\nnext"},
+		"long line":    {strings.Repeat("y", 3000), strings.Repeat("y", 2001) + "... and 999 bytes more"},
+	} {
+		if got := printable(c.in); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	if got := printable(strings.Repeat("line\n", 100_000)); len(got) > maxMessage+100 || !strings.HasSuffix(got, "bytes more") {
+		t.Errorf("%d bytes", len(got))
+	}
+}
+
+func FuzzPrintable(f *testing.F) {
+	f.Add("a\x1b[2Jb\r\n\xff")
+	f.Fuzz(func(t *testing.T, s string) {
+		got := printable(s)
+		if !utf8.ValidString(got) {
+			t.Errorf("%q is no text", got)
+		}
+		for _, r := range got {
+			if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
+				t.Errorf("%q holds %q", got, r)
+			}
+		}
+	})
+}
