@@ -31,7 +31,7 @@ func TestArgs(t *testing.T) {
 	}{
 		"uefi": {
 			config: Config{Name: "a", Dir: "/d", Accel: "tcg", Firmware: &Firmware{Code: "/code", Vars: "/vars"}, Disks: []Disk{{Path: "/x,y", Unsafe: true}}},
-			has:    []string{"readonly=on,file=/code", "file=/mine", "filename=/x,,y,read-only=off,discard=unmap,cache.no-flush=on", "virtio-blk-pci,drive=image0,bootindex=1", "-m 1024", "-cpu max,-erms,-fsrm "},
+			has:    []string{"readonly=on,file=/code", "file=/mine", "filename=/x,,y,read-only=off,discard=unmap,cache.no-flush=on", "virtio-blk-pci,drive=image0,bootindex=1", "-m 1024", "-cpu max,-erms,-fsrm,-pclmulqdq "},
 			hasNot: []string{"-kernel", "blklogwrites"},
 		},
 		"recorded": {

@@ -36,7 +36,7 @@ type realHost struct {
 	decl   mesh.Declaration
 }
 
-func newRealHost(t *testing.T) *realHost {
+func newRealHost(t *testing.T, before ...func(root string)) *realHost {
 	t.Helper()
 	n := newNode(t)
 	n.stop()
@@ -64,6 +64,9 @@ func newRealHost(t *testing.T) *realHost {
 		t.Fatal(err)
 	}
 	h.decl = mesh.Declaration{Mesh: "home", Node: "alpha"}
+	for _, do := range before {
+		do(root)
+	}
 	h.start()
 	t.Cleanup(func() {
 		h.kill(unix.SIGKILL)
