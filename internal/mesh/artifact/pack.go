@@ -65,12 +65,21 @@ const LayerWindow = 8 << 20
 func PackLayer(ctx context.Context, w io.Writer, files []File, mtime time.Time) (*Layer, error) {
 	files = slices.Clone(files)
 	slices.SortFunc(files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
+	paths := map[string]bool{}
+	for _, f := range files {
+		paths[f.Path] = true
+	}
 	for i, f := range files {
 		if err := checkBundlePath(f.Path); err != nil {
 			return nil, err
 		}
 		if i > 0 && files[i-1].Path == f.Path {
 			return nil, fmt.Errorf("%s is in the bundle twice", f.Path)
+		}
+		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
+			if paths[dir] {
+				return nil, &EntryError{f.Path, fmt.Sprintf("%.100q is a file or a link of the same bundle and no folder", dir)}
+			}
 		}
 		if f.Link != "" {
 			if err := checkBundleLink(f.Path, f.Link); err != nil {

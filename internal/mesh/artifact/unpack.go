@@ -12,6 +12,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/klauspost/compress/zstd"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -45,6 +46,7 @@ const (
 	// maxWindow bounds the decoder's memory: what zstd --long=27 needs.
 	maxWindow = 128 << 20
 	maxPath   = 4095
+	maxName   = 255 // of one component
 )
 
 // LimitError tells that a layer goes beyond a limit.
@@ -140,9 +142,14 @@ func Unpack(ctx context.Context, layer io.Reader, dir string, limits Limits) err
 		return err
 	}
 	defer root.Close()
-	return eachEntry(ctx, layer, limits, func(h *tar.Header, r io.Reader) error {
-		return unpackBundleEntry(root, h, r)
+	links := map[string]bool{}
+	behind, err := eachEntry(ctx, layer, limits, func(h *tar.Header, r io.Reader) error {
+		return unpackBundleEntry(root, links, h, r)
 	})
+	if err == nil && behind {
+		err = errors.New("layer refused: there is something behind the end of its archive")
+	}
+	return err
 }
 
 func openRoot(dir string) (*os.Root, error) {
@@ -152,17 +159,20 @@ func openRoot(dir string) (*os.Root, error) {
 	return os.OpenRoot(dir)
 }
 
-// eachEntry decompresses a layer, keeps its limits, and calls do with every entry, its name cleaned.
-func eachEntry(ctx context.Context, layer io.Reader, limits Limits, do func(*tar.Header, io.Reader) error) error {
+// eachEntry decompresses a layer, keeps its limits, and calls do with every entry, its name cleaned. It reads to the
+// layer's end and says whether anything but zeros, with which archives are padded, is behind the archive's.
+func eachEntry(ctx context.Context, layer io.Reader, limits Limits, do func(*tar.Header, io.Reader) error) (behind bool, err error) {
 	limits = limits.withDefaults()
 	in := &counter{r: contextReader{ctx, layer}}
 	plain, closeIt, err := decompress(in)
 	if err != nil {
-		return fmt.Errorf("decompress layer: %w", err)
+		return false, fmt.Errorf("decompress layer: %w", err)
 	}
 	defer closeIt()
-	bounded := &bounded{r: plain, in: in, limits: limits}
-	tr := tar.NewReader(bounded)
+	stream := &bounded{r: plain, in: in, limits: limits}
+	tr := tar.NewReader(stream)
+	// What comes out of the entries is bounded as well: a sparse file has more bytes than the archive holds of it.
+	content := &bounded{r: tr, in: in, limits: limits}
 	entries := 0
 	for {
 		h, err := tr.Next()
@@ -170,32 +180,43 @@ func eachEntry(ctx context.Context, layer io.Reader, limits Limits, do func(*tar
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("read layer: %w", unexpected(err))
+			return false, fmt.Errorf("read layer: %w", unexpected(err))
 		}
 		if h.Typeflag == tar.TypeXGlobalHeader {
 			continue
 		}
 		if entries++; entries > limits.Entries {
-			return &LimitError{fmt.Sprintf("it has more than %d entries", limits.Entries)}
+			return false, &LimitError{fmt.Sprintf("it has more than %d entries", limits.Entries)}
 		}
 		if h.Size > limits.Bytes {
-			return &LimitError{fmt.Sprintf("%.100q has %d bytes, at most %d are allowed", h.Name, h.Size, limits.Bytes)}
+			return false, &LimitError{fmt.Sprintf("%.100q has %d bytes, at most %d are allowed", h.Name, h.Size, limits.Bytes)}
 		}
 		if h.Name, err = cleanName(h.Name); err != nil {
-			return err
+			return false, err
 		}
-		if err := do(h, tr); err != nil {
-			return unexpected(err)
+		if err := do(h, content); err != nil {
+			return false, unexpected(err)
 		}
 	}
 	// Padding after the archive and the blob's own end: only there is its digest known.
-	if _, err := io.Copy(io.Discard, bounded); err != nil {
-		return fmt.Errorf("read layer to its end: %w", err)
+	rest := &zeros{}
+	if _, err := io.Copy(rest, stream); err != nil {
+		return false, fmt.Errorf("read layer to its end: %w", err)
 	}
-	if _, err := io.Copy(io.Discard, in); err != nil {
-		return fmt.Errorf("read layer to its end: %w", err)
+	if n, err := io.Copy(io.Discard, in); err != nil {
+		return false, fmt.Errorf("read layer to its end: %w", err)
+	} else if n > 0 {
+		rest.other = true
 	}
-	return nil
+	return rest.other, nil
+}
+
+// zeros notes whether anything else is written to it.
+type zeros struct{ other bool }
+
+func (z *zeros) Write(p []byte) (int, error) {
+	z.other = z.other || slices.ContainsFunc(p, func(b byte) bool { return b != 0 })
+	return len(p), nil
 }
 
 func unexpected(err error) error {
@@ -210,6 +231,9 @@ func cleanName(name string) (string, error) {
 	if len(name) > maxPath || strings.ContainsRune(name, 0) {
 		return "", &EntryError{name, "its name is longer than a path can be or has a zero byte"}
 	}
+	if longPart(name) {
+		return "", &EntryError{name, fmt.Sprintf("a part of its name has more than %d bytes, which no file system takes", maxName)}
+	}
 	if slices.Contains(strings.Split(name, "/"), "..") {
 		return "", &EntryError{name, `its name has ".." in it`}
 	}
@@ -219,9 +243,25 @@ func cleanName(name string) (string, error) {
 	return path.Clean(name), nil
 }
 
-func unpackBundleEntry(root *os.Root, h *tar.Header, r io.Reader) error {
+// longPart says whether a component of a path is longer than file systems take.
+func longPart(p string) bool {
+	for part := range strings.SplitSeq(p, "/") {
+		if len(part) > maxName {
+			return true
+		}
+	}
+	return false
+}
+
+// unpackBundleEntry writes one entry. links are the symbolic links that were made before it.
+func unpackBundleEntry(root *os.Root, links map[string]bool, h *tar.Header, r io.Reader) error {
 	if h.Name == "." {
 		return nil
+	}
+	for p := h.Name; p != "."; p = path.Dir(p) {
+		if links[p] {
+			return &EntryError{h.Name, fmt.Sprintf("it goes through the symbolic link %.100q of the same bundle", p)}
+		}
 	}
 	switch h.Typeflag {
 	case tar.TypeDir:
@@ -242,6 +282,7 @@ func unpackBundleEntry(root *os.Root, h *tar.Header, r io.Reader) error {
 		if err := root.MkdirAll(path.Dir(h.Name), 0o755); err != nil {
 			return err
 		}
+		links[h.Name] = true
 		return root.Symlink(h.Linkname, h.Name)
 	}
 	return &EntryError{h.Name, "a bundle holds files, folders and symbolic links, not " + typeName(h.Typeflag)}
@@ -274,6 +315,10 @@ func checkBundlePath(p string) error {
 	if p == "" || p == "." || len(p) > maxPath || path.IsAbs(p) || path.Clean(p) != p || p == ".." || strings.HasPrefix(p, "../") || strings.ContainsRune(p, 0) {
 		return &EntryError{p, "a bundle's paths are clean, relative and inside it"}
 	}
+	// The config, which lists the files, is JSON: another name would stand there than in the layer.
+	if longPart(p) || !utf8.ValidString(p) {
+		return &EntryError{p, fmt.Sprintf("a bundle's paths are UTF-8, and no part of one has more than %d bytes", maxName)}
+	}
 	return nil
 }
 
@@ -282,8 +327,8 @@ func checkBundleLink(name, target string) error {
 	if path.IsAbs(target) {
 		return &EntryError{name, fmt.Sprintf("it is a symbolic link to the absolute path %.100q", target)}
 	}
-	if target == "" || len(target) > maxPath || strings.ContainsRune(target, 0) {
-		return &EntryError{name, "its link target is no path"}
+	if target == "" || len(target) > maxPath || strings.ContainsRune(target, 0) || !utf8.ValidString(target) {
+		return &EntryError{name, "its link target is no path in UTF-8"}
 	}
 	// Counted component by component: "a/../../b" leaves the tree on its way even where Clean hides it.
 	depth := strings.Count(name, "/")

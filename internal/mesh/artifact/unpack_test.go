@@ -5,16 +5,21 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/klauspost/compress/zstd"
+
+	"kingpost/internal/mesh"
 )
 
 func mustHash(t testing.TB, s string) v1.Hash {
@@ -60,6 +65,86 @@ func tarOf(t testing.TB, entries ...entry) []byte {
 	return b.Bytes()
 }
 
+// sparseTar holds files of so many bytes that are all holes but the last 512 (PAX format 0.1 of GNU tar), which archives
+// made by Go never do.
+func sparseTar(t testing.TB, sizes ...int64) []byte {
+	t.Helper()
+	var out []byte
+	for i, size := range sizes {
+		records := ""
+		for _, r := range []string{"numblocks=1", fmt.Sprintf("map=%d,512", size-512), fmt.Sprintf("size=%d", size)} {
+			r = " GNU.sparse." + r + "\n"
+			records += strconv.Itoa(len(r)+2) + r
+		}
+		head := tarOf(t, file("pax", records))[:1024]
+		head[156] = tar.TypeXHeader
+		copy(head[148:156], "        ")
+		sum := 0
+		for _, c := range head[:512] {
+			sum += int(c)
+		}
+		copy(head[148:156], fmt.Sprintf("%06o\x00 ", sum))
+		out = append(append(out, head...), tarOf(t, file("zeros"+strconv.Itoa(i), strings.Repeat("x", 512)))[:1024]...)
+	}
+	return append(out, make([]byte, 1024)...)
+}
+
+// TestUnpackSparse: a sparse file counts with the bytes that come out, in bundles and images.
+func TestUnpackSparse(t *testing.T) {
+	var limitErr *LimitError
+	if err := UnpackImageLayer(t.Context(), bytes.NewReader(sparseTar(t, 1<<30)), t.TempDir(), Limits{}); !errors.As(err, &limitErr) {
+		t.Errorf("an image: %v", err)
+	}
+	dir := t.TempDir()
+	if err := Unpack(t.Context(), bytes.NewReader(sparseTar(t, 4096)), dir, Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "zeros0"))
+	if want := strings.Repeat("\x00", 4096-512) + strings.Repeat("x", 512); err != nil || string(b) != want {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
+func TestPackRefuses(t *testing.T) {
+	text := func(p string) File {
+		return File{Path: p, Mode: 0o644, Size: 1, Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("x")), nil }}
+	}
+	to := func(p, target string) File { return File{Path: p, Link: target} }
+	longest := strings.Repeat("n", 255)
+	for name, c := range map[string]struct {
+		files []File
+		ok    bool
+	}{
+		"longest name":      {[]File{text("d/" + longest)}, true},
+		"traversal":         {[]File{text("../evil")}, false},
+		"absolute":          {[]File{text("/evil")}, false},
+		"not clean":         {[]File{text("a//b")}, false},
+		"too long a name":   {[]File{text("d/" + longest + "n")}, false},
+		"not UTF-8":         {[]File{text("a\xff")}, false},
+		"twice":             {[]File{text("a"), text("a")}, false},
+		"absolute link":     {[]File{to("l", "/etc")}, false},
+		"leaving link":      {[]File{to("l", "../etc")}, false},
+		"link not UTF-8":    {[]File{to("l", "\xff")}, false},
+		"through a link":    {[]File{text("d/a"), to("l", "d"), text("l/b")}, false},
+		"file as a folder":  {[]File{text("a"), text("a/b")}, false},
+		"setuid":            {[]File{{Path: "su", Mode: 0o4755, Size: 1, Open: text("x").Open}}, false},
+		"shorter than said": {[]File{{Path: "a", Mode: 0o644, Size: 2, Open: text("x").Open}}, false},
+	} {
+		var layer bytes.Buffer
+		l, err := PackLayer(t.Context(), &layer, c.files, time.Unix(1e9, 0))
+		if (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil {
+			continue
+		}
+		dir := t.TempDir()
+		if err := errors.Join(Unpack(t.Context(), &layer, dir, Limits{}), CheckFiles(dir, &mesh.BundleConfig{Files: l.Files})); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func zstdOf(t testing.TB, b []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -90,6 +175,17 @@ func TestUnpackRefuses(t *testing.T) {
 		{"leaving link", tarOf(t, link("a/l", "../../etc")), Limits{}, &entryErr},
 		{"hidden leaving link", tarOf(t, link("l", "x/../../etc")), Limits{}, &entryErr},
 		{"through a link", tarOf(t, link("l", "."), file("l/../../evil", "x")), Limits{}, &entryErr},
+		{"through a link inside", tarOf(t, folder("d/"), link("l", "d"), file("l/x", "x")), Limits{}, &entryErr},
+		{"folder through a link", tarOf(t, folder("d/"), link("l", "d"), folder("l/x/")), Limits{}, &entryErr},
+		{"long name", tarOf(t, file("d/"+strings.Repeat("n", 256), "x")), Limits{}, &entryErr},
+		{"hard link out", tarOf(t, entry{typ: tar.TypeLink, name: "b", link: "../../evil"}), Limits{}, &entryErr},
+		{"sparse bytes", sparseTar(t, 1<<30), Limits{Bytes: 1 << 20}, &limitErr},
+		{"sparse ratio", sparseTar(t, 1<<30), Limits{}, &limitErr},
+		{"sparse, many", sparseTar(t, 8<<20, 8<<20, 8<<20, 8<<20), Limits{}, &limitErr},
+		{"garbage behind the archive", append(tarOf(t, file("a", "x")), "garbage"...), Limits{}, nil},
+		{"garbage behind zstd", append(zstdOf(t, tarOf(t, file("a", "x"))), "garbage"...), Limits{}, nil},
+		{"garbage in zstd", zstdOf(t, append(tarOf(t, file("a", "x")), "garbage"...)), Limits{}, nil},
+		{"a second archive", append(tarOf(t, file("a", "x")), tarOf(t, file("b", "x"))...), Limits{}, nil},
 		{"device", tarOf(t, entry{typ: tar.TypeChar, name: "null"}), Limits{}, &entryErr},
 		{"fifo", tarOf(t, entry{typ: tar.TypeFifo, name: "f"}), Limits{}, &entryErr},
 		{"hard link", tarOf(t, file("a", "x"), entry{typ: tar.TypeLink, name: "b", link: "a"}), Limits{}, &entryErr},

@@ -33,7 +33,7 @@ func UnpackImageLayer(ctx context.Context, layer io.Reader, dir string, limits L
 	}
 	defer root.Close()
 	u := &imageUnpacker{root: root, own: os.Geteuid() == 0, here: map[string]bool{}, dirs: map[string]*tar.Header{}}
-	err = eachEntry(ctx, layer, limits, func(h *tar.Header, r io.Reader) error {
+	_, err = eachEntry(ctx, layer, limits, func(h *tar.Header, r io.Reader) error {
 		if err := u.entry(h, r); err != nil {
 			return fmt.Errorf("unpack %.200q: %w", h.Name, err)
 		}
