@@ -33,6 +33,8 @@ type Options struct {
 	Debs string
 	// Mirror is a base URL of Debian to use instead of the machine's own apt sources.
 	Mirror string
+	// Outputs are the names of the outputs to make, in place of the recipe's; see Outputs and DefaultOutputs.
+	Outputs []string
 	// UpdateLock writes the lock anew, for every architecture of the recipe, before building.
 	UpdateLock bool
 	// Report is told about the phases; nil is nobody.
@@ -41,6 +43,9 @@ type Options struct {
 
 // Check says what of o cannot be meant, before anything is done: Debs that is no folder, a Mirror that is no URL.
 func (o Options) Check() error {
+	if _, err := chooseOutputs(o.Outputs); err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
 	if o.Debs != "" {
 		if st, err := os.Stat(o.Debs); err != nil {
 			return fmt.Errorf("--debs: %w; it names a folder of .deb files", err)
@@ -89,6 +94,7 @@ type build struct {
 	plan   *seedPlan
 	sums   map[string]string // go.sum files
 	keys   map[string]string // of our programs, by package
+	wanted []Output
 }
 
 // Build makes a node image and returns what it made. On an error, and when ctx ends, nothing has changed in the
@@ -140,19 +146,19 @@ func (b *build) make(ctx context.Context, out *output) (*Result, error) {
 	var (
 		k          *kernel
 		root       rootInputs
-		boot       *bootFiles
-		img        *rootImage
 		efi        string
 		components map[string]binary
 		third      map[string]binary
 		produced   string
 	)
 	res := &Result{ReleaseInfo: b.recipe.Info(b.arch)}
+	made := newBuilt(b.recipe, res.ReleaseInfo, out.dir, b.wanted)
 	seed := filepath.Join(out.dir, ".seed")
-	steps := []struct {
+	type step struct {
 		name string
 		do   func(Phase) (string, error)
-	}{
+	}
+	steps := []step{
 		{"lock", func(p Phase) (string, error) { return b.checkLock(ctx, p) }},
 		{"packages", func(p Phase) (string, error) {
 			debs := b.lock.Debs[b.arch]
@@ -179,9 +185,14 @@ func (b *build) make(ctx context.Context, out *output) (*Result, error) {
 		{"root", func(p Phase) (_ string, err error) {
 			root.recipe, root.info, root.kernel, root.seed = b.recipe, res.ReleaseInfo, k, seed
 			root.host, root.stub = components[programHost], components[programStub]
-			if img, err = writeRoot(ctx, out.path(FileRoot), root, p); err != nil {
+			file, err := made.place(FileRoot)
+			if err != nil {
 				return "", err
 			}
+			if made.root, err = writeRoot(ctx, file, root, p); err != nil {
+				return "", err
+			}
+			img := made.root
 			res.Kernel, res.HashOffset, res.RootHash = k.Version, img.HashOffset, fmt.Sprintf("%x", img.RootHash)
 			return fmt.Sprintf("%s, root hash %.16s...", mib(img.Size), res.RootHash), os.RemoveAll(seed)
 		}},
@@ -190,24 +201,27 @@ func (b *build) make(ctx context.Context, out *output) (*Result, error) {
 			if err != nil {
 				return "", err
 			}
-			if boot, err = makeBoot(ctx, b.recipe, res.ReleaseInfo, k, initrd, efi, img); err != nil {
+			if made.boot, err = makeBoot(ctx, b.recipe, res.ReleaseInfo, k, initrd, efi, made.root); err != nil {
 				return "", err
 			}
-			res.Cmdline = boot.cmdline.String()
-			return fmt.Sprintf("UKI %s, initrd %s", mib(int64(len(boot.uki))), mib(int64(len(initrd)))), b.writeBoot(out, boot)
+			res.Cmdline = made.boot.cmdline.String()
+			return fmt.Sprintf("UKI %s, initrd %s", mib(int64(len(made.boot.uki))), mib(int64(len(initrd)))), nil
 		}},
-		{"disk", func(p Phase) (string, error) {
-			return "", writeDisk(ctx, out.path(FileDisk), b.recipe, res.ReleaseInfo, boot, img, p)
-		}},
+	}
+	for _, o := range b.wanted {
+		steps = append(steps, step{o.Info().Name, func(p Phase) (string, error) { return o.Write(ctx, made, p.Progress) }})
+	}
+	steps = append(steps, []step{
 		{"check", func(Phase) (string, error) {
-			if err := out.describe(ctx, res); err != nil {
+			res.Room = made.room
+			if err := out.describe(ctx, res, made.mapWriter()); err != nil {
 				return "", err
 			}
 			var err error
 			produced, err = b.checkProduced(res)
 			return produced, err
 		}},
-	}
+	}...)
 	for _, s := range steps {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -241,6 +255,13 @@ func (b *build) readRecipe() (_ string, err error) {
 		return "", err
 	}
 	if b.arch, err = b.recipe.Architecture(b.Arch, runtime.GOARCH); err != nil {
+		return "", err
+	}
+	names := b.Outputs
+	if len(names) == 0 {
+		names = b.recipe.Outputs
+	}
+	if b.wanted, err = chooseOutputs(names); err != nil {
 		return "", err
 	}
 	if b.plan, err = planSeed(fsys, b.recipe.Seed); err != nil {
@@ -467,18 +488,6 @@ func (b *build) thirdParty(ctx context.Context, out map[string]binary) error {
 	return nil
 }
 
-// writeBoot writes what starts a release, for a direct start and for an ESP.
-func (b *build) writeBoot(out *output, f *bootFiles) error {
-	for name, data := range map[string][]byte{
-		FileKernel: f.kernel, FileInitrd: f.initrd, FileCmdline: []byte(f.cmdline.String() + "\n"), FileUKI(b.recipe.Name): f.uki, FileRescue: f.rescue,
-	} {
-		if err := os.WriteFile(out.path(name), data, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // checkProduced compares with what the lock says came out of the same inputs, and notes it when the lock is made.
 func (b *build) checkProduced(res *Result) (string, error) {
 	inputs, err := inputsDigest(b.recipe, b.lock, b.arch, b.plan, b.keys)
@@ -502,9 +511,10 @@ func (b *build) checkProduced(res *Result) (string, error) {
 	for _, n := range slices.Sorted(maps.Keys(known.Files)) {
 		switch {
 		case files[n] == known.Files[n]:
-		case n == FileDisk:
+		case files[n] == "": // of an output that is not made now
+		case holdsData(b.wanted, b.recipe, n):
 			// mke2fs makes the data partition, and its versions differ in details that nobody depends on.
-			note = "as the lock says, but for disk.img: another mke2fs made its data partition"
+			note = "as the lock says, but for the data partition, which another mke2fs made"
 		default:
 			differ = append(differ, n)
 		}

@@ -305,7 +305,7 @@ func TestOutputCommit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(os.WriteFile(o.path("disk.img"), []byte(content), 0o644), o.describe(t.Context(), &Result{}), o.commit()); err != nil {
+		if err := errors.Join(os.WriteFile(o.path("disk.img"), []byte(content), 0o644), o.describe(t.Context(), &Result{}, nil), o.commit()); err != nil {
 			t.Fatal(err)
 		}
 		got, err := os.ReadFile(filepath.Join(final, "disk.img"))

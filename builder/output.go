@@ -2,11 +2,10 @@ package builder
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kingpost/internal/blockmap"
 	"kingpost/internal/mesh"
 	"kingpost/internal/scratch"
 )
@@ -52,7 +50,9 @@ type Result struct {
 	RootHash   string `json:"rootHash"`   // hex
 	HashOffset int64  `json:"hashOffset"` // bytes into root.img
 	Cmdline    string `json:"cmdline"`
-	// Files lists everything beside release.json.
+	// Room says how full the places are that a release has on a disk.
+	Room []Room `json:"room,omitempty"`
+	// Files lists everything beside release.json, with slashes.
 	Files []ResultFile `json:"files"`
 }
 
@@ -148,7 +148,11 @@ func syncTree(dir string) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(names)+1)
 	for i, n := range names {
-		wg.Go(func() { errs[i] = syncFile(filepath.Join(dir, n.Name())) })
+		sync := syncFile
+		if n.IsDir() {
+			sync = syncTree
+		}
+		wg.Go(func() { errs[i] = sync(filepath.Join(dir, n.Name())) })
 	}
 	wg.Wait()
 	errs[len(names)] = syncFile(dir)
@@ -163,51 +167,60 @@ func syncFile(name string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// describe hashes every file of the folder and writes release.json, last.
-func (o *output) describe(ctx context.Context, res *Result) error {
-	names, err := os.ReadDir(o.dir)
+// workDir is the folder, inside the one in the making, of what outputs are made of and is no output itself.
+const workDir = ".work"
+
+// files lists the files of the folder, with slashes, without those of workDir.
+func (o *output) files() ([]string, error) {
+	var names []string
+	err := fs.WalkDir(os.DirFS(o.dir), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name == workDir:
+			return fs.SkipDir
+		case !d.IsDir():
+			names = append(names, name)
+		}
+		return nil
+	})
+	return names, err
+}
+
+// describe hashes every file of the folder, removes workDir and writes release.json, last. Meanwhile it writes FileMap by
+// writeMap, which reads the disk image as hashing does; nil where there is to be none.
+func (o *output) describe(ctx context.Context, res *Result, writeMap func(context.Context, string) error) error {
+	names, err := o.files()
 	if err != nil {
 		return err
 	}
+	if writeMap != nil {
+		names = append(names, FileMap)
+	}
+	slices.Sort(names)
 	res.Files = make([]ResultFile, len(names))
 	errs := make([]error, len(names))
 	var wg sync.WaitGroup
 	for i, n := range names {
 		wg.Go(func() {
-			sum, size, err := hashFile(ctx, o.path(n.Name()))
-			res.Files[i], errs[i] = ResultFile{n.Name(), size, sum}, err
+			if n == FileMap && writeMap != nil {
+				if errs[i] = writeMap(ctx, o.path(n)); errs[i] != nil {
+					return
+				}
+			}
+			sum, size, err := hashFile(ctx, o.path(n))
+			res.Files[i], errs[i] = ResultFile{n, size, sum}, err
 		})
 	}
-	var mapFile ResultFile
-	var mapErr error
-	wg.Go(func() { mapFile, mapErr = o.writeMap(ctx) })
 	wg.Wait()
-	if err := errors.Join(append(errs, mapErr)...); err != nil {
+	if err := errors.Join(append(errs, os.RemoveAll(o.path(workDir)))...); err != nil {
 		return err
 	}
-	res.Files = append(res.Files, mapFile)
-	slices.SortFunc(res.Files, func(a, b ResultFile) int { return strings.Compare(a.Name, b.Name) })
 	raw, err := json.MarshalIndent(res, "", "  ")
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(o.path(FileRelease), append(raw, '\n'), 0o644)
-}
-
-// writeMap makes the disk image's block map.
-func (o *output) writeMap(ctx context.Context) (ResultFile, error) {
-	f, err := os.Open(o.path(FileDisk))
-	if err != nil {
-		return ResultFile{}, err
-	}
-	defer f.Close()
-	m, err := blockmap.MakeFile(ctx, f)
-	if err != nil {
-		return ResultFile{}, err
-	}
-	text := m.Encode()
-	sum := sha256.Sum256(text)
-	return ResultFile{FileMap, int64(len(text)), hex.EncodeToString(sum[:])}, os.WriteFile(o.path(FileMap), text, 0o644)
 }
 
 // noSpace marks the failure of another program as one of a full disk, where what it said tells so.

@@ -37,6 +37,8 @@ type Recipe struct {
 	Slots Slots    `yaml:"slots"`
 	// Cmdline is words to add to the kernel's command line.
 	Cmdline []string `yaml:"cmdline,omitempty"`
+	// Outputs names what a build makes of the release; see Outputs. Left out, it is the word "default".
+	Outputs []string `yaml:"outputs,omitempty"`
 }
 
 // Debian says what is taken from Debian.
@@ -193,6 +195,7 @@ func (r *Recipe) fillFrom(base *Recipe) {
 	fill(&r.Slots.ESP, base.Slots.ESP)
 	fill(&r.Slots.Data, base.Slots.Data)
 	fillList(&r.Cmdline, base.Cmdline)
+	fillList(&r.Outputs, base.Outputs)
 }
 
 func fill[T comparable](dst *T, base T) {
@@ -276,6 +279,10 @@ func (r *Recipe) validate() error {
 		}
 	}
 	list("seed", "module", nil, r.Seed)
+	list("outputs", "output", nil, r.Outputs)
+	if _, err := chooseOutputs(r.Outputs); err != nil {
+		bad("outputs", "%w", err)
+	}
 	for _, s := range []struct {
 		key     string
 		is, min Size

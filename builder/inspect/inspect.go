@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"kingpost/internal/mesh"
 )
@@ -142,6 +143,9 @@ func pinnedBeside(name string) string {
 	return rel.RootHash
 }
 
+// diskImage is the file of a build's folder that is looked into.
+const diskImage = "disk.img"
+
 // releaseFile is what is read of a build's release.json.
 type releaseFile struct {
 	mesh.ReleaseInfo
@@ -170,7 +174,10 @@ func folder(ctx context.Context, dir string) (*Report, error) {
 		r.Files = append(r.Files, f)
 		r.Size += f.Size
 	}
-	disk, err := Path(ctx, filepath.Join(dir, "disk.img"))
+	if !slices.ContainsFunc(rel.Files, func(f File) bool { return f.Name == diskImage }) {
+		return r, ctx.Err() // a build of other outputs
+	}
+	disk, err := Path(ctx, filepath.Join(dir, diskImage))
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,12 +26,23 @@ func newBuildCommand() *cobra.Command {
 		Long: `Build a node image: root image with its verity tree, UKI, and a raw disk image that can be flashed or
 started in a virtual machine. It needs no root, and the same recipe and lock give the same bytes.
 
-The output is a folder named after the recipe. It appears whole when the build is done, and not before.`,
+The output is a folder named after the recipe. It appears whole when the build is done, and not before.
+What it has in it the recipe says (outputs:), or --output; --output list tells what there is.`,
 		Example: `  kingpost build images/vm.yaml
   kingpost build images/node.yaml --arch arm64 --out /srv/images
+  kingpost build images/node.yaml --output iso,disk.img.zst
+  kingpost build images/vm.yaml --output default --output qcow2
   kingpost build images/node.yaml --update-lock`,
-		Args: cobra.ExactArgs(1),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if slices.Equal(o.Outputs, []string{listOutputs}) {
+				return cobra.NoArgs(cmd, args)
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return printOutputs(cmd.OutOrStdout())
+			}
 			o.Recipe = args[0]
 			if o.Cache == "" {
 				var err error
@@ -48,7 +60,7 @@ The output is a folder named after the recipe. It appears whole when the build i
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s %s for %s in %.1f s: %s\n", res.Name, res.Version, res.Architecture, time.Since(start).Seconds(),
-				filepath.Join(dir, builder.FileDisk))
+				madeIn(dir, res))
 			return nil
 		},
 	}
@@ -58,8 +70,36 @@ The output is a folder named after the recipe. It appears whole when the build i
 	f.StringVar(&o.Cache, "cache", "", "folder of what builds keep (default $KINGPOST_CACHE, else ~/.cache/kingpost)")
 	f.StringVar(&o.Debs, "debs", "", "folder of .deb files to use before any is downloaded")
 	f.StringVar(&o.Mirror, "mirror", "", "base URL of a Debian mirror to use instead of this machine's apt sources")
+	f.StringSliceVar(&o.Outputs, "output", nil, `what to make, in place of the recipe's outputs: names with commas between them, or "list"`)
 	f.BoolVar(&o.UpdateLock, "update-lock", false, "write the lock anew: today's packages, this machine's Go, the modules in go.sum")
 	return cmd
+}
+
+// listOutputs is the word after --output that asks what there is.
+const listOutputs = "list"
+
+// printOutputs prints the outputs there are.
+func printOutputs(w io.Writer) error {
+	t := newTable("OUTPUT", "DEFAULT", "WHAT")
+	for _, o := range builder.Outputs() {
+		i := o.Info()
+		made := ""
+		if i.Default {
+			made = "yes"
+		}
+		t.add(i.Name, made, i.About)
+	}
+	return t.write(w)
+}
+
+// madeIn says where a build's output is: the disk image where there is one, else its only file, else its folder.
+func madeIn(dir string, res *builder.Result) string {
+	for _, f := range res.Files {
+		if f.Name == builder.FileDisk || len(res.Files) == 1 {
+			return filepath.Join(dir, f.Name)
+		}
+	}
+	return dir
 }
 
 // newBuildReport shows the phases: a bar on a terminal where one takes long, plain lines off one.
@@ -98,7 +138,7 @@ func printPhase(w io.Writer, name, detail string, took time.Duration, err error)
 	if err != nil {
 		detail = "failed"
 	}
-	fmt.Fprintf(w, "%-9s %6.1f s  %s\n", name, took.Seconds(), detail)
+	fmt.Fprintf(w, "%-12s %6.1f s  %s\n", name, took.Seconds(), detail)
 }
 
 // barReport shows the phase under way with a bar that goes when it ends, and leaves the same lines behind.
@@ -116,7 +156,7 @@ func (r *barReport) Phase(name string) builder.Phase {
 	p := &barPhase{r: r, name: name, start: time.Now()}
 	p.mpb = mpb.New(mpb.WithOutput(r.w), mpb.WithWidth(60))
 	p.bar = p.mpb.AddBar(0,
-		mpb.PrependDecorators(decor.Name(fmt.Sprintf("%-9s ", name)), decor.Elapsed(decor.ET_STYLE_GO, decor.WC{W: 8})),
+		mpb.PrependDecorators(decor.Name(fmt.Sprintf("%-12s ", name)), decor.Elapsed(decor.ET_STYLE_GO, decor.WC{W: 8})),
 		mpb.AppendDecorators(decor.Percentage(decor.WC{W: 5})),
 		mpb.BarRemoveOnComplete())
 	return p
