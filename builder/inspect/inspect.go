@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"kingpost/internal/mesh"
 )
@@ -79,7 +80,7 @@ func Path(ctx context.Context, name string) (*Report, error) {
 	if st.IsDir() {
 		return folder(ctx, name)
 	}
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe without a writer must not hold us up
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"kingpost/builder"
@@ -114,7 +115,11 @@ func TestPathRefuses(t *testing.T) {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
-	for _, p := range []string{dir, filepath.Join(dir, "absent")} {
+	pipe := filepath.Join(dir, "pipe") // that nobody writes to: it must not be waited for
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{dir, filepath.Join(dir, "absent"), pipe, "/dev/zero"} {
 		if r, err := Path(t.Context(), p); err == nil {
 			t.Errorf("%s: %+v", p, r)
 		}

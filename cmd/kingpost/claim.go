@@ -121,7 +121,7 @@ func (c config) claimFile(file string) string {
 // claimKey reads the operator's key.
 func (c config) claimKey(file string) (ed25519.PrivateKey, error) {
 	name := c.claimFile(file)
-	b, err := os.ReadFile(name)
+	b, err := readSmall(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("the claim key is not there: %w; `kingpost claim new` makes one, --claim names another file", err)
 	}

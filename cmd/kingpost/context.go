@@ -58,7 +58,7 @@ func (c config) credentials(name string) string { return c.path("contexts", name
 
 func (c config) load() (contextFile, error) {
 	var f contextFile
-	b, err := os.ReadFile(c.path(fileContexts))
+	b, err := readSmall(c.path(fileContexts))
 	if errors.Is(err, fs.ErrNotExist) {
 		return f, nil
 	}

@@ -402,7 +402,7 @@ func completeDisks() []string {
 // nodeConfig puts node.yaml together and checks it.
 func (f *flashing) nodeConfig() error {
 	if f.flags.config != "" {
-		b, err := os.ReadFile(f.flags.config)
+		b, err := readSmall(f.flags.config)
 		if err != nil {
 			return fmt.Errorf("--config: %w", err)
 		}

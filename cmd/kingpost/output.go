@@ -40,7 +40,7 @@ func addOutput(cmd *cobra.Command) *outputFlag {
 // print writes v as JSON or YAML, or has table write it.
 func (o outputFlag) print(w io.Writer, v any, table func(io.Writer) error) error {
 	if o == "table" {
-		return table(w)
+		return table(&escaping{w})
 	}
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -147,6 +147,9 @@ func terminalWidth(w io.Writer) int {
 			return max(width-len(indent), 1)
 		}
 		return 0
+	}
+	if s, ok := w.(*escaping); ok {
+		return terminalWidth(s.w)
 	}
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -32,10 +33,29 @@ func printable(s string) string {
 	return s
 }
 
-func printableLine(s string) string {
+// escaping writes what people read: names and values of images, nodes and modules are part of it, and escaped as in
+// messages, but whole. Who writes to it writes whole characters.
+type escaping struct{ w io.Writer }
+
+func (s *escaping) Write(p []byte) (int, error) {
+	lines := strings.Split(string(p), "\n")
+	for i, line := range lines {
+		lines[i] = escaped(line, len(p)*8)
+	}
+	if _, err := io.WriteString(s.w, strings.Join(lines, "\n")); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func printableLine(s string) string { return escaped(s, maxMessageLine) }
+
+// escaped is one line with what is no character to be seen written as an escape, and what is beyond about most bytes
+// only counted.
+func escaped(s string, most int) string {
 	var b strings.Builder
 	for at := 0; at < len(s); {
-		if b.Len() > maxMessageLine {
+		if b.Len() > most {
 			fmt.Fprintf(&b, "... and %d bytes more", len(s)-at)
 			break
 		}

@@ -26,6 +26,25 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
+func TestEscaping(t *testing.T) {
+	var b strings.Builder
+	long := strings.Repeat("y", 10_000)
+	n, err := (&escaping{&b}).Write([]byte("NAME\tx\x1b[31m\n" + long + "\n"))
+	if want := "NAME\tx\\x1b[31m\n" + long + "\n"; err != nil || n != len(long)+13 || b.String() != want {
+		t.Errorf("%d, %v, %.60q", n, err, b.String())
+	}
+}
+
+// TestReadSmall: what never ends is not read into memory.
+func TestReadSmall(t *testing.T) {
+	if b, err := readSmall("/dev/zero"); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	if _, err := readSmall("/dev/null"); err != nil {
+		t.Error(err)
+	}
+}
+
 func FuzzPrintable(f *testing.F) {
 	f.Add("a\x1b[2Jb\r\n\xff")
 	f.Fuzz(func(t *testing.T, s string) {

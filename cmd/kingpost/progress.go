@@ -54,7 +54,7 @@ func (p *plain) show(st hostapi.RaiseStatus) {
 			key := -s.Number*1000 - len(text)
 			if p.seen[key] != text {
 				p.seen[key] = text
-				fmt.Fprintf(p.w, "[%2d/%d] %s: warning: %s\n", s.Number, len(st.Steps), s.Name, text)
+				p.note("[%2d/%d] %s: warning: %s", s.Number, len(st.Steps), s.Name, text)
 			}
 		}
 		if s.State == "pending" || s.State == "running" && s.Reason == "" {
@@ -68,7 +68,7 @@ func (p *plain) show(st hostapi.RaiseStatus) {
 			p.last = time.Now()
 		}
 		p.seen[s.Number] = line
-		fmt.Fprintln(p.w, line)
+		p.note("%s", line)
 	}
 }
 

@@ -168,7 +168,7 @@ func runVM(ctx context.Context, image string, f vmFlags, stdout, stderr io.Write
 // checkImages refuses an image or a disk that is none of a node: no firmware would say so.
 func checkImages(paths ...string) error {
 	for _, path := range paths {
-		file, err := os.Open(path)
+		file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe without a writer must not hold us up
 		if path == "" || errors.Is(err, os.ErrNotExist) {
 			continue
 		}

@@ -109,7 +109,7 @@ func (f *vmFlags) nodeConfig() ([]byte, error) {
 		if f.claim != "" || f.raise != "" {
 			return nil, usageError("--config is a whole node.yaml; --claim and --raise cannot be added to it")
 		}
-		b, err := os.ReadFile(f.config)
+		b, err := readSmall(f.config)
 		if err != nil {
 			return nil, fmt.Errorf("--config: %w", err)
 		}
@@ -121,7 +121,7 @@ func (f *vmFlags) nodeConfig() ([]byte, error) {
 		}
 		return nil, nil
 	}
-	b, err := os.ReadFile(f.claim)
+	b, err := readSmall(f.claim)
 	if err != nil {
 		return nil, fmt.Errorf("--claim: %w", err)
 	}

@@ -11,10 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -86,7 +88,7 @@ func openFile(name string) (_ *Image, err error) {
 	if st.IsDir() {
 		name = filepath.Join(name, diskName)
 	}
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe without a writer must not hold us up
 	if err != nil {
 		return nil, err
 	}
@@ -101,6 +103,9 @@ func openFile(name string) (_ *Image, err error) {
 	}
 	if st.IsDir() {
 		return nil, fmt.Errorf("%s is a folder", name)
+	}
+	if st.Mode()&(fs.ModeNamedPipe|fs.ModeCharDevice) != 0 {
+		return nil, fmt.Errorf("%s can be read once and in order only; an image is a file or a disk", name)
 	}
 	head := make([]byte, len(zstdMagic))
 	if n, _ := f.ReadAt(head, 0); n == len(head) && bytes.Equal(head, zstdMagic) {
@@ -120,7 +125,7 @@ func openFile(name string) (_ *Image, err error) {
 }
 
 func readFile(name string, limit int64) ([]byte, error) {
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe without a writer must not hold us up
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
@@ -198,7 +199,11 @@ func TestBrokenFiles(t *testing.T) {
 		}
 		i.Close()
 	}
-	for _, p := range []string{filepath.Join(dir, "absent"), dir} {
+	pipe := filepath.Join(dir, "pipe") // that nobody writes to: it must not be waited for
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{filepath.Join(dir, "absent"), dir, pipe, "/dev/zero"} {
 		if _, err := Open(t.Context(), p, Options{}); err == nil {
 			t.Errorf("%s was opened", p)
 		}

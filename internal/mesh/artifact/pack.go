@@ -41,6 +41,9 @@ func FileFromDisk(p, name string, mode uint32) (File, error) {
 	if err != nil {
 		return File{}, err
 	}
+	if !st.Mode().IsRegular() {
+		return File{}, fmt.Errorf("%s is no regular file", name)
+	}
 	return File{Path: p, Mode: mode, Size: st.Size(), Open: func() (io.ReadCloser, error) { return os.Open(name) }}, nil
 }
 
