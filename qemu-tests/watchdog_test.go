@@ -60,6 +60,12 @@ func outOfMemory(t *testing.T, n *lab.Node) {
 		return err
 	}), "the eater to be killed and to say why")
 	call(t, n, mesh.SeatController, verbs.Push, verbs.PushParams{Manifest: m, Placement: &[]string{}}, nil)
+	need(t, n.UntilStatus(t.Context(), lab.StepTime, func(s *hostapi.Status) error {
+		if _, err := lab.Resource(s, key); err == nil {
+			return fmt.Errorf("%s is there still", key)
+		}
+		return nil
+	}), "the eater to be gone")
 	after, err := n.Client().Node(t.Context())
 	need(t, err, "node")
 	if after.Host.PID != host.Host.PID {
@@ -82,6 +88,7 @@ func outOfMemory(t *testing.T, n *lab.Node) {
 // hostStopped stops the host by a signal while it works: the launcher finds it silent and starts it again, and nothing
 // else is touched.
 func hostStopped(t *testing.T, n *lab.Node) {
+	need(t, n.UntilStatus(t.Context(), lab.StepTime, lab.Settled), "what ran out of memory to be gone, and all else to be as declared")
 	before := running(t, n)
 	host, err := n.Client().Node(t.Context())
 	need(t, err, "node")
@@ -94,8 +101,10 @@ func hostStopped(t *testing.T, n *lab.Node) {
 		}
 		return nil
 	})
+	need(t, n.UntilStatus(t.Context(), lab.StepTime, lab.Settled), "the next host to have taken over")
+	now := running(t, n)
 	for key, was := range before {
-		if now := running(t, n)[key]; now != was {
+		if now := now[key]; now != was {
 			t.Errorf("%s was %s, and is %s", key, was, now)
 		}
 	}

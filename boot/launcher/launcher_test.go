@@ -38,7 +38,7 @@ type fakeHost struct {
 	ready, fed, done chan struct{}
 	reason           string
 	orderly          bool
-	deaf             bool // a signal does not end it
+	deaf             atomic.Bool // a signal does not end it
 	killed           chan struct{}
 	once, end        sync.Once
 }
@@ -54,7 +54,7 @@ func (f *fakeHost) Reason() string         { return f.reason }
 func (f *fakeHost) Orderly() bool          { return f.orderly }
 func (f *fakeHost) Kill() {
 	f.once.Do(func() { close(f.killed) })
-	if !f.deaf {
+	if !f.deaf.Load() {
 		f.exit()
 	}
 }
@@ -180,13 +180,20 @@ func newBench(t *testing.T, f *File, kinds map[string]behave, change ...func(*La
 	return b
 }
 
+// damage says whether a host's program on disk is damaged.
+func (b *bench) damage(digest string, is bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.damaged[digest] = is
+}
+
 // stop ends the launcher and what it has started.
 func (b *bench) stop() {
 	b.cancel()
 	<-b.done
 	b.mu.Lock()
 	if b.current != nil {
-		b.current.deaf = false
+		b.current.deaf.Store(false)
 		b.current.Kill()
 	}
 	b.mu.Unlock()
@@ -364,7 +371,7 @@ func TestDamagedProgram(t *testing.T) {
 		kinds := map[string]behave{BakedIn: runs, h.Digest: runs}
 		b := newBench(t, f, kinds)
 		b.starts(time.Hour)
-		b.damaged[h.Digest] = true
+		b.damage(h.Digest, true)
 		// Refused while it can still be fetched again by the one who runs.
 		if err := b.Offer(t.Context(), h); !errors.Is(err, ErrDamaged) {
 			t.Fatalf("a damaged program is answered by %v", err)
@@ -372,7 +379,7 @@ func TestDamagedProgram(t *testing.T) {
 		if got := b.starts(time.Hour); len(got) != 1 || b.info.Current != BakedIn {
 			t.Fatalf("started %v, told %+v", got, b.info)
 		}
-		b.damaged[h.Digest] = false
+		b.damage(h.Digest, false)
 		b.offer(t, h)
 		if got := b.starts(time.Hour); !slices.Equal(got, []string{BakedIn, h.Digest}) || b.info.Good != h.Digest {
 			t.Fatalf("started %v, told %+v", got, b.info)
@@ -381,18 +388,18 @@ func TestDamagedProgram(t *testing.T) {
 		// It is found damaged at the next boot.
 		f = &b.saved
 		b = newBench(t, f, kinds)
-		b.damaged[h.Digest] = true
+		b.damage(h.Digest, true)
 		b.starts(0)
 		b.stop()
 		b = newBench(t, f, kinds)
-		b.damaged[h.Digest] = true
+		b.damage(h.Digest, true)
 		if got := b.starts(time.Hour); !slices.Equal(got, []string{BakedIn}) {
 			t.Fatalf("started %v", got)
 		}
 		if r := b.info.Find(h.Digest); r.Damaged == "" || r.Failures != 0 || r.Quarantined {
 			t.Errorf("told %+v", r)
 		}
-		b.damaged[h.Digest] = false
+		b.damage(h.Digest, false)
 		b.offer(t, h)
 		if got := b.starts(time.Hour); !slices.Equal(got, []string{BakedIn, h.Digest}) {
 			t.Fatalf("started %v", got)
@@ -404,7 +411,7 @@ func TestDamagedProgram(t *testing.T) {
 // A host that was killed and does not end is what a watchdog is for: the launcher stops saying that it is alive.
 func TestNoBeatWhileAKilledHostDoesNotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, &File{}, map[string]behave{BakedIn: func(f *fakeHost) { f.deaf = true }})
+		b := newBench(t, &File{}, map[string]behave{BakedIn: func(f *fakeHost) { f.deaf.Store(true) }})
 		b.starts(DefaultLimits.ReadyWithin + 2*beatEvery)
 		before := b.beats
 		b.starts(time.Hour)

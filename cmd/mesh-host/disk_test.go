@@ -30,6 +30,7 @@ type tried struct {
 	root, data string
 	cgroups    string
 	cmd        *exec.Cmd
+	ended      <-chan struct{}
 	client     *hostapi.Client
 }
 
@@ -76,7 +77,7 @@ func (h *tried) start(t *testing.T) {
 	}
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
-	h.cmd = cmd
+	h.cmd, h.ended = cmd, ended
 	client, err := hostapi.Dial(h.root+mesh.PathHostSocket, hostapi.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -106,10 +107,10 @@ func (h *tried) start(t *testing.T) {
 func (h *tried) stop(t *testing.T) {
 	t.Helper()
 	_ = h.cmd.Process.Signal(unix.SIGTERM)
-	for end := time.Now().Add(30 * time.Second); h.cmd.ProcessState == nil && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if unix.Kill(h.cmd.Process.Pid, 0) != nil {
-			return
-		}
+	select {
+	case <-h.ended:
+	case <-time.After(30 * time.Second):
+		t.Error("the host does not end")
 	}
 }
 
