@@ -22,7 +22,7 @@ const controllerKey = "controller/server"
 
 // seatVerbs is what each of our seats must answer, no more and no less.
 var seatVerbs = map[string][]string{
-	mesh.SeatController: {"declare", "describe", "module-moved", "modules", "nodes", "ping", "plan", "push", "status", "token"},
+	mesh.SeatController: {"declare", "describe", "module-moved", "modules", "nodes", "ping", "plan", "push", "remove", "status", "token"},
 	mesh.SeatCatalogue:  {"describe", "list", "ping", "resolve", "show"},
 	mesh.SeatBuilder:    {"build", "describe", "list", "ping"},
 	mesh.SeatVault:      {"describe", "get", "list", "ping", "put", "sign"},
@@ -107,6 +107,7 @@ func controllerAnswers(t *testing.T, n *lab.Node) {
 		t.Error("the token is empty or for another node")
 	}
 	call(t, n, mesh.SeatController, verbs.Push, verbs.PushParams{Manifest: manifest, Placement: &[]string{}}, nil)
+	call(t, n, mesh.SeatController, verbs.Remove, verbs.RemoveParams{Module: name}, nil)
 	need(t, n.UntilStatus(t.Context(), lab.StepTime, func(s *hostapi.Status) error {
 		if _, err := lab.Resource(s, name+"/note"); err == nil {
 			return fmt.Errorf("%s/note is still there", name)

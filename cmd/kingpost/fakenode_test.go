@@ -269,6 +269,16 @@ func (n *fakeNode) call(w http.ResponseWriter, r *http.Request) {
 		}
 		result = verbs.PushResult{Module: p.Manifest.Module, Version: 1, Declared: true, Changes: []verbs.Change{
 			{Node: "alpha", Key: p.Manifest.Module + "/server", Action: "add", Why: "it is new", To: p.Digests["bundle/web"]["amd64"]}}}
+	case verbs.Nodes:
+		result = []verbs.NodeStatus{{Name: "alpha", Arch: "amd64", Control: true}}
+	case verbs.Remove:
+		var p verbs.RemoveParams
+		if err := json.Unmarshal(req.Params, &p); err != nil || p.Module == "controller" {
+			send(w, mesh.CallResponse{Error: &mesh.CallError{Code: mesh.CodeConflict, Message: "remove controller: controller/server holds the seat controller"}})
+			return
+		}
+		result = verbs.RemoveResult{Module: p.Module, Kept: []string{p.Module + "/data on alpha"}, Changes: []verbs.Change{
+			{Node: "alpha", Key: p.Module + "/server", Action: "remove", Why: "module " + p.Module + " is removed"}}}
 	case verbs.Plan:
 		result = verbs.PlanResult{Changes: []verbs.Change{}}
 	case "echo":

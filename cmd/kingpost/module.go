@@ -2,32 +2,26 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/artifact"
-	"kingpost/internal/mesh/hostapi"
 	"kingpost/internal/mesh/verbs"
-	"kingpost/internal/scratch"
 )
 
 func newModuleCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "module", Short: "Bring modules into the mesh",
+		Use: "module", Short: "Bring modules into the mesh, and take them off",
 		Example: "  kingpost module push ./web --bundle web=./web/bin/web",
 	}
-	cmd.AddCommand(newModulePushCommand())
+	cmd.AddCommand(newModulePushCommand(), newModuleRemoveCommand())
 	return cmd
 }
 
@@ -80,6 +74,9 @@ folder with everything that the bundle holds.`,
 		if err != nil {
 			return err
 		}
+		if err := in.checkArch(cmd, len(sources)); err != nil {
+			return err
+		}
 		return withNode(cmd, 0, func(ctx context.Context, n node) error {
 			p := &pusher{client: n.Client, err: cmd.ErrOrStderr(), dry: dry}
 			digests, err := p.bundles(ctx, &m, sources, in.arch)
@@ -105,7 +102,7 @@ folder with everything that the bundle holds.`,
 func pushed(w io.Writer, res *verbs.PushResult) error {
 	switch {
 	case res.Same && len(res.Changes) == 0:
-		_, err := fmt.Fprintf(w, "the module %s is there already, as version %d\n", res.Module, res.Version)
+		_, err := fmt.Fprintf(w, "the module %s is there already, as version %d: nothing changed\n", res.Module, res.Version)
 		return err
 	case !res.Declared:
 		_, err := fmt.Fprintf(w, "the module %s is stored as version %d: %s\n", res.Module, res.Version, res.Reason)
@@ -175,6 +172,20 @@ func readModule(name string) (mesh.Manifest, error) {
 	return readManifest(name)
 }
 
+// checkArch refuses an --arch that would be without effect or that is none, before anything is asked of a node.
+func (in *moduleInput) checkArch(cmd *cobra.Command, bundles int) error {
+	if !cmd.Flags().Changed("arch") {
+		return nil
+	}
+	if known := artifact.Architectures(); !slices.Contains(known, in.arch) {
+		return usageError("--arch %q is no architecture that is known here; use %s", in.arch, strings.Join(known, " or "))
+	}
+	if bundles == 0 {
+		return usageError("--arch says for which architecture a bundle is packed, and no --bundle is given")
+	}
+	return nil
+}
+
 // sources are the bundles to pack, by name; each must be named by the manifest.
 func (in *moduleInput) sources(m *mesh.Manifest) (map[string]string, error) {
 	sources := map[string]string{}
@@ -192,147 +203,4 @@ func (in *moduleInput) sources(m *mesh.Manifest) (map[string]string, error) {
 		sources[name] = file
 	}
 	return sources, nil
-}
-
-// pusher brings artifacts into the store.
-type pusher struct {
-	client *hostapi.Client
-	err    io.Writer
-	dry    bool
-}
-
-func (p *pusher) store() *artifact.Client {
-	return &artifact.Client{HTTP: p.client.HTTP(), Base: p.client.BaseURL()}
-}
-
-// unversioned is the version of what comes from a manifest without one.
-const unversioned = "0.0.0"
-
-func origin(m *mesh.Manifest, arch string) artifact.Origin {
-	version := m.Version
-	if version == "" {
-		version = unversioned
-	}
-	// No clock: the same files give the same bundle, so that a push again changes nothing.
-	return artifact.Origin{Version: version, Arch: arch, Created: time.Unix(0, 0).UTC()}
-}
-
-func (p *pusher) bundles(ctx context.Context, m *mesh.Manifest, sources map[string]string, arch string) (mesh.Digests, error) {
-	if len(sources) == 0 {
-		return nil, nil
-	}
-	if arch == "" {
-		n, err := p.client.Node(ctx)
-		if err != nil {
-			return nil, err
-		}
-		arch = n.Release.Architecture
-	}
-	digests := mesh.Digests{}
-	for name, file := range sources {
-		d, err := p.bundle(ctx, m, name, file, arch)
-		if err != nil {
-			return nil, fmt.Errorf("bundle %s from %s: %w", name, file, err)
-		}
-		digests[mesh.Ref{Kind: mesh.ArtifactBundle, Name: name}.String()] = map[string]string{arch: d}
-	}
-	return digests, nil
-}
-
-// bundle packs one bundle aside and pushes it; it returns its digest.
-func (p *pusher) bundle(ctx context.Context, m *mesh.Manifest, name, file, arch string) (digest string, err error) {
-	files, err := bundleFiles(name, file)
-	if err != nil {
-		return "", err
-	}
-	tmp, err := scratch.File(os.TempDir(), "kingpost-bundle-")
-	if err != nil {
-		return "", err
-	}
-	defer tmp.Remove()
-	o := origin(m, arch)
-	layer, err := artifact.PackLayer(ctx, tmp.File, files, o.Created)
-	if err != nil {
-		return "", err
-	}
-	a, err := artifact.NewBundle(name, o, layer, func(context.Context) (io.ReadCloser, error) { return os.Open(tmp.Path) })
-	if err != nil {
-		return "", err
-	}
-	digest = string(a.Desc.Digest)
-	if p.dry {
-		return digest, nil
-	}
-	if err := p.store().Push(ctx, a); err != nil {
-		return "", err
-	}
-	fmt.Fprintf(p.err, "bundle %s: %d files, %s, %s\n", name, len(files), size(layer.Size), digest)
-	return digest, nil
-}
-
-// bundleFiles lists what goes into a bundle: one program, or all regular files and links of a folder.
-func bundleFiles(name, file string) ([]artifact.File, error) {
-	st, err := os.Stat(file)
-	if err != nil {
-		return nil, err
-	}
-	if !st.IsDir() {
-		f, err := artifact.FileFromDisk(path.Join("bin", name), file, 0o755)
-		return []artifact.File{f}, err
-	}
-	var files []artifact.File
-	err = filepath.WalkDir(file, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		rel, err := filepath.Rel(file, p)
-		if err != nil {
-			return err
-		}
-		rel = filepath.ToSlash(rel)
-		switch d.Type() {
-		case 0:
-			st, err := d.Info()
-			if err != nil {
-				return err
-			}
-			mode := uint32(0o644)
-			if st.Mode()&0o111 != 0 {
-				mode = 0o755
-			}
-			f, err := artifact.FileFromDisk(rel, p, mode)
-			files = append(files, f)
-			return err
-		case fs.ModeSymlink:
-			to, err := os.Readlink(p)
-			files = append(files, artifact.File{Path: rel, Link: to})
-			return err
-		}
-		return fmt.Errorf("%s is a %s; a bundle holds regular files and links", rel, d.Type())
-	})
-	return files, err
-}
-
-// module brings the manifest itself into the store, where the catalogue finds it.
-func (p *pusher) module(ctx context.Context, m *mesh.Manifest) error {
-	raw, err := manifestJSON(m)
-	if err != nil {
-		return err
-	}
-	a, err := artifact.NewModule(m.Module, origin(m, ""), raw)
-	if err != nil {
-		return err
-	}
-	if err := p.store().Push(ctx, a); err != nil {
-		return fmt.Errorf("bring the manifest into the store: %w", err)
-	}
-	return nil
-}
-
-func manifestJSON(m *mesh.Manifest) ([]byte, error) {
-	b, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return nil, fmt.Errorf("write the manifest of %s: %w", m.Module, err)
-	}
-	return append(b, '\n'), nil
 }

@@ -45,7 +45,8 @@ The node is known by the fingerprint of its key, which its console shows (--key)
 shown the key that answers and asked. The node must be claimed by your claim key ("kingpost claim new").
 
 The operator's credentials are kept as a context named after the mesh, which every later command uses.
-Exits with 3 when the node refuses: it belongs to another mesh or key, or its preflight says no. A node
+Exits with 3 when the node refuses: it belongs to another mesh or key, its preflight says no, or the mesh is
+raised already and --module asks for what only "kingpost module push" can do then. A node
 whose preflight said no goes on by itself when the cause is gone; --wait stays and watches.`,
 		Example: `  kingpost raise 192.168.1.20 --mesh home --key SHA256:47DEQpj8HBSa...
   kingpost raise 127.0.0.1:7443 --mesh test --claim claim.key --module controller/module.json`,
@@ -163,6 +164,14 @@ func (r *raising) run(ctx context.Context, manifests []mesh.Manifest, out output
 		return err
 	}
 	r.progress.close()
+	if already && len(manifests) > 0 {
+		var names []string
+		for _, m := range manifests {
+			names = append(names, m.Module)
+		}
+		return refusedError("raise: the mesh %s was raised already, and --module (%s) was not used: its modules are with the controller now. Bring them in by `kingpost module push %s`",
+			st.Mesh, strings.Join(names, ", "), strings.Join(r.opt.modules, "`, `kingpost module push "))
+	}
 	return r.summary(ctx, *st, already, out)
 }
 

@@ -394,6 +394,8 @@ A refusal has a code: ` + "`unknown-verb`, `denied`, `bad-params`, `not-found`, 
 - A **push** declares at once. With ` + "`hold`" + ` it waits for ` + "`declare`" + `, and so does every push before the first ` + "`declare`" + ` of a mesh.
   Another form in the manifest, process or container, is a handover. A push without ` + "`placement`" + ` stays where the module is, or goes
   to the control-node; with an empty one the module is taken off every node.
+- A **remove** takes a module and its history off the mesh; the nodes stop what it ran and keep what its volumes hold, so that a push of
+  the module finds it again. A module that holds a seat of the mesh's own, and the host, are refused: a push replaces those.
 - A **plan** carries the revision that it was made for. Given back to ` + "`push` or `declare`" + `, they refuse when the mesh changed since.
 - **Tags** in the store are never moved by the builder: a version that stands with another content is a conflict.
 - **Secrets** are named MODULE/NAME. A component gets those of its own module; ` + "`mesh/` and `host/`" + ` are the mesh's own. What the vault's

@@ -413,6 +413,7 @@ func TestProbes(t *testing.T) {
 		verbs.Declare:     `{"node":"alpha"}`,
 		verbs.Modules:     `{"module":"controller"}`,
 		verbs.ModuleMoved: `{"module":"controller","from":"alpha","to":"alpha","operation":"o"}`,
+		verbs.Remove:      `{"module":"gone"}`,
 		verbs.Token:       `{"ttl":"5m","node":"beta"}`,
 	}
 	ann := mesh.Identity{Mesh: "home", Role: mesh.RoleOperator, Name: "ann"}
@@ -436,14 +437,15 @@ func TestProbes(t *testing.T) {
 			t.Errorf("%s takes nonsense: %+v", v.Name, resp)
 		}
 	}
-	if got := strings.Join(names, " "); got != "declare describe module-moved modules nodes ping plan push status token" {
+	if got := strings.Join(names, " "); got != "declare describe module-moved modules nodes ping plan push remove status token" {
 		t.Errorf("verbs: %s", got)
 	}
 	if string(databaseBytes(t, dir)) != string(before) || host.count() != 0 {
 		t.Error("a probe changed something")
 	}
+	push(t, c, `{"module":"gone","resources":[]}`, nil, true)
 	// And by a real call each of them answers.
-	for _, name := range []string{verbs.Push, verbs.Declare, verbs.ModuleMoved, verbs.Token, verbs.Plan, verbs.Modules, verbs.Status, verbs.Nodes, "ping", "describe"} {
+	for _, name := range []string{verbs.Push, verbs.Declare, verbs.ModuleMoved, verbs.Remove, verbs.Token, verbs.Plan, verbs.Modules, verbs.Status, verbs.Nodes, "ping", "describe"} {
 		if resp := srv.Call(t.Context(), ann, name, mesh.CallRequest{Params: json.RawMessage(good[name])}); resp.Error != nil {
 			t.Errorf("%s: %v", name, resp.Error)
 		}

@@ -53,7 +53,10 @@ func (w *world) whyAdded(a *mesh.Declared, before []mesh.Declared) string {
 
 func (w *world) whyRemoved(node string, b *mesh.Declared) string {
 	m, ok := w.find(b.Module)
-	if !ok || !m.on(node) {
+	if !ok {
+		return fmt.Sprintf("module %s is removed", b.Module)
+	}
+	if !m.on(node) {
 		return fmt.Sprintf("module %s is no longer placed here", b.Module)
 	}
 	return fmt.Sprintf("module %s no longer declares it", b.Module)

@@ -87,6 +87,23 @@ func (p *proposal) place(w *world) ([]string, error) {
 	return nodes, nil
 }
 
+// checkArches refuses digests for an architecture that no node has: they would stand in the mesh and never run, while what
+// the caller meant to run stays away.
+func (p *proposal) checkArches(w *world) error {
+	have := map[string]bool{}
+	for _, n := range w.nodes {
+		have[n.Arch] = true
+	}
+	for _, ref := range slices.Sorted(maps.Keys(p.digests)) {
+		for _, arch := range slices.Sorted(maps.Keys(p.digests[ref])) {
+			if !have[arch] {
+				return seat.Errorf(mesh.CodeBadParams, "digests: %s is given for %s, which no node of the mesh has; the nodes have %s", ref, arch, strings.Join(slices.Sorted(maps.Keys(have)), ", "))
+			}
+		}
+	}
+	return nil
+}
+
 // missing lists what is needed on nodes and not bound in digests, as ref and architecture, sorted.
 func missing(w *world, m *mesh.Manifest, nodes []string, digests mesh.Digests) [][2]string {
 	need := map[[2]string]mesh.Ref{}
@@ -141,6 +158,9 @@ func (c *Controller) resolve(ctx context.Context, p *proposal) error {
 		}
 		nodes, err := p.place(w)
 		if err != nil {
+			return err
+		}
+		if err := p.checkArches(w); err != nil {
 			return err
 		}
 		need = missing(w, &p.manifest, nodes, p.digests)

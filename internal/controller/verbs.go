@@ -69,6 +69,13 @@ func (c *Controller) Server(log logrus.FieldLogger) *seat.Server {
 			return c.ModuleMoved(ctx, p)
 		},
 	})
+	seat.Register(s, seat.Verb[verbs.RemoveParams]{
+		Name: verbs.Remove, Summary: "takes a module off the mesh; the content of its volumes stays", Roles: seat.Operators(), Changes: true,
+		Check: func(_ context.Context, _ seat.Request, p *verbs.RemoveParams) error { return checkRemove(p) },
+		Run: func(ctx context.Context, _ seat.Request, p *verbs.RemoveParams) (any, error) {
+			return c.Remove(ctx, p)
+		},
+	})
 	seat.Register(s, seat.Verb[verbs.TokenParams]{
 		Name: verbs.Token, Summary: "makes a one-time token by which a node can join", Roles: seat.Operators(), Changes: true,
 		Check: func(_ context.Context, _ seat.Request, p *verbs.TokenParams) error { return checkToken(p) },

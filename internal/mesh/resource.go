@@ -55,7 +55,7 @@ type Resource struct {
 	Ports   []Port `json:"ports,omitempty"`
 
 	// Account is the name of the account that a process or container runs as. Empty: one made for the
-	// module. "root" and uid 0 are refused.
+	// module. Begins with a letter; SystemAccounts are refused.
 	Account string `json:"account,omitempty"`
 	// Capabilities lists ambient capabilities ("CAP_NET_BIND_SERVICE"). None by default.
 	Capabilities []string `json:"capabilities,omitempty"`

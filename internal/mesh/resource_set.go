@@ -35,7 +35,7 @@ func (s *resourceSet) add(path, module string, r *Resource) {
 	if s.tooMany {
 		return
 	}
-	r.validate(s.p, path)
+	r.validate(s.p, path, module)
 	if CheckName(r.ID) != nil {
 		return
 	}

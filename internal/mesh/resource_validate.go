@@ -26,7 +26,7 @@ const (
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // validate checks r by itself.
-func (r *Resource) validate(p *problems, at string) {
+func (r *Resource) validate(p *problems, at, module string) {
 	p.check(at+".id", CheckName(r.ID))
 	switch r.Type {
 	case KindProcess, KindContainer, KindVolume, KindFile:
@@ -55,7 +55,7 @@ func (r *Resource) validate(p *problems, at string) {
 	if r.Type == KindProcess || r.Type == KindContainer {
 		r.validateArtifact(p, at)
 		r.validateProgram(p, at)
-		r.validateMounts(p, at)
+		r.validateMounts(p, at, module+"/"+r.ID)
 		r.validateHealth(p, at+".health", r.Health)
 		r.validateHealth(p, at+".ready", r.Ready)
 	}
@@ -245,7 +245,7 @@ func (r *Resource) validateProgram(p *problems, at string) {
 	}
 }
 
-func (r *Resource) validateMounts(p *problems, at string) {
+func (r *Resource) validateMounts(p *problems, at, key string) {
 	seen := map[string]string{}
 	one := func(pa string, m Mount, id, other, want string) {
 		if id == "" {
@@ -255,7 +255,7 @@ func (r *Resource) validateMounts(p *problems, at string) {
 			p.add(pa, "names a volume and a file; each has its own list")
 		}
 		if err := r.checkMountPath(m.Path); err != nil {
-			p.add(pa+".path", "%s", err)
+			p.add(pa+".path", "%s; give %s another path", err, key)
 			return
 		}
 		if first, ok := seen[m.Path]; ok {
@@ -279,35 +279,6 @@ func (r *Resource) validateMounts(p *problems, at string) {
 	if n := max(len(r.Volumes), len(r.Files), len(r.Secrets)); n > maxList {
 		p.add(at, "mounts %d volumes, files or secrets, at most %d are allowed", n, maxList)
 	}
-}
-
-// The places that belong to the host in every view of the file system, and those that a process's root brings along.
-var (
-	reservedPaths = []string{PathRun, "/proc", "/sys", "/dev"}
-	programPaths  = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/app"}
-)
-
-func (r *Resource) checkMountPath(s string) error {
-	switch {
-	case s == "":
-		return fmt.Errorf("the path is missing")
-	case len(s) > 1024 || strings.ContainsRune(s, 0):
-		return fmt.Errorf("%.60q... is no path", s)
-	case hasDotDot(s):
-		return fmt.Errorf("%.200q has a \"..\"", s)
-	case !strings.HasPrefix(s, "/") || path.Clean(s) != s || s == "/":
-		return fmt.Errorf("%.200q is no clean absolute path below /", s)
-	}
-	taken := reservedPaths
-	if r.Type == KindProcess {
-		taken = append(taken[:len(taken):len(taken)], programPaths...)
-	}
-	for _, t := range taken {
-		if within(s, t) || within(t, s) {
-			return fmt.Errorf("%q would cover %s, which belongs to the host", s, t)
-		}
-	}
-	return nil
 }
 
 // within reports whether s is dir or below it; both are clean.
@@ -385,20 +356,6 @@ func checkHealthURL(s string) error {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" || u.Host == "" {
 		return fmt.Errorf("%.200q is neither http://HOST:PORT/... nor unix:/PATH:/URL", s)
-	}
-	return nil
-}
-
-// checkAccount accepts a name that can be an account's: a name, no number, and not root's.
-func checkAccount(s string) error {
-	if s == "root" || s == "0" {
-		return fmt.Errorf("%q is refused; nothing that is declared runs as root", s)
-	}
-	if err := CheckName(s); err != nil {
-		return err
-	}
-	if strings.Trim(s, "0123456789") == "" {
-		return fmt.Errorf("%q is a number; an account is named", s)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -38,7 +39,7 @@ func TestManifestValidate(t *testing.T) {
 		"no such volume":       {`[{"id":"a","type":"process","bundle":"b","volumes":[{"volume":"v","path":"/x"}]}]`, `there is no volume "v" in module "m"`},
 		"file is no volume":    {`[{"id":"v","type":"file"},{"id":"a","type":"process","bundle":"b","volumes":[{"volume":"v","path":"/x"}]}]`, `"v" is a file, not a volume`},
 		"root account":         {`[{"id":"a","type":"process","bundle":"b","account":"root"}]`, `resources[0].account: "root" is refused`},
-		"uid 0":                {`[{"id":"a","type":"process","bundle":"b","account":"0"}]`, `resources[0].account: "0" is refused`},
+		"uid 0":                {`[{"id":"a","type":"process","bundle":"b","account":"0"}]`, `resources[0].account: "0" is refused; an account is named`},
 		"numbered account":     {`[{"id":"a","type":"process","bundle":"b","account":"1000"}]`, `an account is named`},
 		"secret path":          {`[{"id":"a","type":"process","bundle":"b","secrets":[{"secret":"s","path":"/run/kingpost/x"}]}]`, `resources[0].secrets[0].path: "/run/kingpost/x" would cover`},
 		"secret name":          {`[{"id":"a","type":"process","bundle":"b","secrets":[{"secret":"other/s","path":"/s"}]}]`, `resources[0].secrets[0].secret: `},
@@ -183,7 +184,7 @@ func FuzzDecodeManifest(f *testing.F) {
 					t.Fatalf("accepted the path %q", v.Path)
 				}
 			}
-			if r.Account == "root" || strings.Contains(r.Command, "..") && hasDotDot(r.Command) && r.Type == KindProcess {
+			if slices.Contains(SystemAccounts(), r.Account) || r.Account != "" && r.Account[0] <= '9' || strings.Contains(r.Command, "..") && hasDotDot(r.Command) && r.Type == KindProcess {
 				t.Fatalf("accepted %+v", r)
 			}
 		}

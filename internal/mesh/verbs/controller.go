@@ -34,6 +34,21 @@ type PushResult struct {
 	Changes  []Change `json:"changes,omitempty"`
 }
 
+// RemoveParams takes a module off the mesh.
+type RemoveParams struct {
+	Module string `json:"module"`
+	Plan   uint64 `json:"plan,omitempty"` // see PushParams.Plan
+}
+
+// RemoveResult says what a removal did.
+type RemoveResult struct {
+	Module   string   `json:"module"`
+	Revision uint64   `json:"revision"` // of the mesh's state, after
+	Changes  []Change `json:"changes,omitempty"`
+	// Kept are the volumes whose content stays on its node, "MODULE/ID on NODE". A module of the same name gets it again.
+	Kept []string `json:"kept,omitempty"`
+}
+
 // PlanParams asks what a push would change; without a manifest, what `declare` would.
 type PlanParams struct {
 	Manifest  *mesh.Manifest `json:"manifest,omitempty"`

@@ -14,6 +14,7 @@ const (
 	Push        = "push"
 	Declare     = "declare"
 	ModuleMoved = "module-moved"
+	Remove      = "remove"
 	Token       = "token"
 	// The catalogue's.
 	List    = "list" // also the builder's and the vault's
