@@ -92,6 +92,48 @@ func TestFieldTable(t *testing.T) {
 	}
 }
 
+// module.md has a row of every field of a manifest and of no other; what `ready` has it refers to `health` for.
+func TestManifestFields(t *testing.T) {
+	said := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-zA-Z\\[\\].]+)` \\| .* \\| .* \\|.*\\|$").FindAllStringSubmatch(readDoc(t, "module.md"), -1) {
+		said[m[1]] = true
+	}
+	var walk func(prefix string, typ reflect.Type)
+	walk = func(prefix string, typ reflect.Type) {
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			name = prefix + name
+			if strings.HasSuffix(name, "volumes[].file") || strings.HasSuffix(name, "files[].volume") {
+				continue // a Mount has them, its list does not
+			}
+			if !said[name] {
+				t.Errorf("module.md says nothing of %s", name)
+			}
+			delete(said, name)
+			switch inner := f.Type; {
+			case strings.HasSuffix(name, ".ready"):
+			case inner.Kind() == reflect.Slice && inner.Elem().Kind() == reflect.Struct:
+				walk(name+"[].", inner.Elem())
+			case inner.Kind() == reflect.Pointer:
+				walk(name+".", inner.Elem())
+			case inner.Kind() == reflect.Struct:
+				walk(name+".", inner)
+			}
+		}
+	}
+	walk("", reflect.TypeFor[Manifest]())
+	for name := range said {
+		t.Errorf("module.md has a field %s that is none", name)
+	}
+	page := readDoc(t, "module.md")
+	for _, p := range slices.Concat(hostPaths(), rootPaths()) {
+		if p = strings.TrimPrefix(p, "/etc/"); !strings.Contains(page, "`"+p+"`") && !strings.Contains(page, "`/etc/"+p+"`") {
+			t.Errorf("module.md does not say that %s is no place to mount on", p)
+		}
+	}
+}
+
 // fill sets v, and in a struct its first field, to something.
 func fill(v reflect.Value) {
 	switch v.Kind() {
