@@ -34,6 +34,9 @@ type Finder struct {
 	Sys  fs.FS // /sys
 	Dev  string
 	Open func(path string) (Device, error)
+	// Optical says that the boot loader was started from no partition, as from a CD: where its GUID is not known, optical
+	// media then come before disks. Else they come after them.
+	Optical bool
 }
 
 // Disk is a disk with its partition table.
@@ -48,6 +51,17 @@ type Disk struct {
 
 // Node is the device of the partition with this number, "/dev/vda2"; empty when the kernel shows none.
 func (d *Disk) Node(number int) string { return d.nodes[number] }
+
+// SetNode says which device is the partition with this number, where the kernel shows none.
+func (d *Disk) SetNode(number int, node string) { d.nodes[number] = node }
+
+// Optical reports whether d is an optical medium: nobody writes to it, and the kernel shows no partitions of it.
+func (d *Disk) Optical() bool { return optical(d.Name) }
+
+func optical(name string) bool {
+	rest, ok := strings.CutPrefix(name, "sr")
+	return ok && rest != "" && rest[0] >= '0' && rest[0] <= '9'
+}
 
 // Partition finds a partition by its GPT name.
 func (d *Disk) Partition(name string) (gpt.Partition, bool) {
@@ -90,6 +104,9 @@ func (f *Finder) Find(esp string) (*Disk, error) {
 			found = append(found, d)
 		}
 	}
+	if esp == "" {
+		found = f.prefer(found)
+	}
 	switch len(found) {
 	case 1:
 		return found[0], nil
@@ -104,6 +121,45 @@ func (f *Finder) Find(esp string) (*Disk, error) {
 		names[i] = d.Path
 	}
 	return nil, fmt.Errorf("%w: each of %s %s; unplug all but one", ErrMany, strings.Join(names, " and "), want)
+}
+
+// prefer leaves optical media or disks out of what was found where there are both.
+func (f *Finder) prefer(found []*Disk) []*Disk {
+	var first, rest []*Disk
+	for _, d := range found {
+		if d.Optical() == f.Optical {
+			first = append(first, d)
+		} else {
+			rest = append(rest, d)
+		}
+	}
+	if len(first) > 0 {
+		return first
+	}
+	return rest
+}
+
+// DataDisk returns the disk that is there for a node's data alone: it has a data partition and none of the others. A node
+// whose medium cannot be written to keeps its state on it. The disk of another installation is never one.
+func (f *Finder) DataDisk() (*Disk, error) {
+	disks, seen := f.List()
+	var found []*Disk
+	for _, d := range disks {
+		if release.IsDataDisk(d.Table) && !d.Optical() {
+			found = append(found, d)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return nil, fmt.Errorf("%w: none of %s is a data disk, which has the partition %s alone", ErrNone, strings.Join(seen, ", "), release.PartData)
+	}
+	names := make([]string, len(found))
+	for i, d := range found {
+		names[i] = d.Path
+	}
+	return nil, fmt.Errorf("%w: each of %s is a data disk; unplug all but one", ErrMany, strings.Join(names, " and "))
 }
 
 // List returns the disks that have a valid GUID partition table, and the paths of all that were looked at.
@@ -127,7 +183,11 @@ func (f *Finder) List() (disks []*Disk, seen []string) {
 		if err != nil {
 			continue
 		}
-		t, err := release.ReadGPT(dev, size, int(f.number("block/"+name+"/queue/logical_block_size")))
+		sector := int(f.number("block/" + name + "/queue/logical_block_size"))
+		if optical(name) {
+			sector = 0 // a hybrid image's table has the sectors of a disk
+		}
+		t, err := release.ReadGPT(dev, size, sector)
 		dev.Close()
 		if err != nil {
 			continue
@@ -140,7 +200,7 @@ func (f *Finder) List() (disks []*Disk, seen []string) {
 
 // worth leaves out what cannot be a booted disk: memory disks, loops, mapped devices, arrays, floppies.
 func worth(name string) bool {
-	for _, p := range []string{"loop", "ram", "zram", "dm-", "md", "fd", "nbd", "sr"} {
+	for _, p := range []string{"loop", "ram", "zram", "dm-", "md", "fd", "nbd"} {
 		if rest, ok := strings.CutPrefix(name, p); ok && (p == "dm-" || rest == "" || rest[0] >= '0' && rest[0] <= '9') {
 			return false
 		}

@@ -37,6 +37,9 @@ func (f *Finder) Wait(ctx context.Context, esp string, limit time.Duration, more
 }
 
 func (d *Disk) complete() error {
+	if d.Optical() {
+		return nil
+	}
 	for _, p := range d.Table.Partitions {
 		if d.nodes[p.Number] == "" {
 			return fmt.Errorf("%s: the kernel shows no device for partition %d (%s)", d.Path, p.Number, p.Name)

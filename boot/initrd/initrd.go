@@ -61,8 +61,9 @@ type stage struct {
 	finder  *bootdisk.Finder
 	// trial is set when the boot loader counts tries of this release: then a failure reboots, so that it falls back.
 	trial bool
-	// more loads the drivers of devices that have appeared.
+	// more loads the drivers of devices that have appeared, and need one that nothing asks for by itself.
 	more func()
+	need func(name string) error
 	// asked is set when this is the rescue entry: nothing has failed here.
 	asked bool
 }
@@ -104,20 +105,15 @@ func (s *stage) run(ctx context.Context) error {
 	if cmd.RootHash == "" {
 		return fmt.Errorf("the kernel command line has no kingpost.root=, so there is no root to look for; boot the release's own entry")
 	}
-	esp, err := bootdisk.LoaderPartition(efivars)
-	if err != nil {
-		s.console.Line("warning %v", err)
+	where, err := s.inMemory(ctx)
+	if where == nil && err == nil {
+		where, err = s.onDisk(ctx, efivars)
 	}
-	disk, err := s.finder.Wait(ctx, esp, diskWait, s.more)
 	if err != nil {
-		return fmt.Errorf("find the booted disk: %w", err)
-	}
-	s.info.Disk = disk.Path
-	if p, ok := disk.Partition(release.PartESP); ok {
-		s.info.ESP = disk.Node(p.Number)
+		return err
 	}
 	s.times.Mark("disk")
-	if err := s.root(ctx, disk, cmd); err != nil {
+	if err := s.root(ctx, where, cmd); err != nil {
 		return err
 	}
 	return s.switchRoot()
@@ -128,8 +124,10 @@ func (s *stage) modules(ctx context.Context) (more func()) {
 	d, err := newDrivers(os.DirFS("/modules"), "/sys/bus")
 	if err != nil {
 		s.console.Line("warning %v", err)
+		s.need = func(string) error { return err }
 		return func() {}
 	}
+	s.need = func(name string) error { return d.named(ctx, name) }
 	cpuinfo, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
 		cpuinfo = nil

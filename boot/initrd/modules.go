@@ -195,6 +195,14 @@ func (d *drivers) fresh() []string {
 	return out
 }
 
+// named loads one module by its name. One that is not in the list may be part of the kernel.
+func (d *drivers) named(ctx context.Context, name string) error {
+	if m := d.byName[kmod.Name(name)]; m != nil {
+		return d.with(ctx, m)
+	}
+	return nil
+}
+
 // with loads m after what it needs.
 func (d *drivers) with(ctx context.Context, m *driver) error {
 	if m.loaded {
@@ -230,6 +238,8 @@ func skipHere(efi bool, cpuinfo string) func(name string) bool {
 		switch name {
 		case "efivarfs":
 			return !efi
+		case "loop": // for a root that is on no partition; see medium
+			return true
 		case "sha256_ssse3":
 			return !flags["sha_ni"]
 		case "sha2_ce", "sha256_arm64":

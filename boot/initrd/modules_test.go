@@ -87,6 +87,30 @@ func TestDriversThatOthersMakeAppear(t *testing.T) {
 	}
 }
 
+// TestNamedDriver has one that nothing asks for, and that is of no use on most machines.
+func TestNamedDriver(t *testing.T) {
+	d, loaded := fakeDrivers(t, t.TempDir())
+	m := &driver{name: "loop", file: "loop.ko", info: kmod.Modinfo{Depends: []string{"dm-mod"}}}
+	d.all = append(d.all, m)
+	d.byName["loop"] = m
+	ctx := context.Background()
+	if err := d.always(ctx, skipHere(false, "")); err != nil {
+		t.Fatal(err)
+	}
+	before := len(*loaded)
+	for range 2 {
+		if err := d.named(ctx, "loop"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"loop"}, (*loaded)[before:]); diff != "" {
+		t.Error(diff)
+	}
+	if err := d.named(ctx, "part-of-the-kernel"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestReadLists(t *testing.T) {
 	fsys := fstest.MapFS{
 		"load":            {Data: []byte("scsi_mod.ko\ndm-mod.ko\nahci.ko\ndm-verity.ko\n")},

@@ -25,14 +25,14 @@ const newRoot = "/sysroot"
 // mapName is the name of the root's device-mapper device.
 const mapName = "kingpost-root"
 
-// root finds the release's root among the slots, verifies all of it and only then mounts it, on newRoot.
-func (s *stage) root(ctx context.Context, disk *bootdisk.Disk, cmd release.Cmdline) error {
+// root finds the release's root where it may be, verifies all of it and only then mounts it, on newRoot.
+func (s *stage) root(ctx context.Context, where *medium, cmd release.Cmdline) error {
 	want, err := hex.DecodeString(cmd.RootHash)
 	if err != nil {
 		return fmt.Errorf("kingpost.root=%s: %w", cmd.RootHash, err)
 	}
 	var dev string
-	letter, node, err := pick(release.Slots(disk.Table), disk.Node, func(node string) (err error) {
+	letter, node, err := pick(where.slots, where.node, func(node string) (err error) {
 		dev, err = verified(ctx, node, want, cmd.HashOffset)
 		return err
 	})
@@ -44,7 +44,7 @@ func (s *stage) root(ctx context.Context, disk *bootdisk.Disk, cmd release.Cmdli
 		return err
 	}
 	if err := unix.Mount(dev, newRoot, "erofs", unix.MS_RDONLY|unix.MS_NODEV, ""); err != nil {
-		return fmt.Errorf("mount the root from slot %s (%s) as EROFS: %w", letter, node, err)
+		return fmt.Errorf("mount the root on %s as EROFS: %w", node, err)
 	}
 	s.info.Slot, s.info.RootHash = letter, cmd.RootHash
 	s.times.Mark("root")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"runtime"
 	"strconv"
@@ -48,10 +49,11 @@ func (p *pid1) data() {
 }
 
 func (p *pid1) mountData() (node string, err error) {
-	if p.info.Disk == "" {
-		return "", errors.New("the root is not on a disk of ours")
+	disk, err := p.dataDisk()
+	if err != nil {
+		return "", err
 	}
-	part, node, err := p.growPartition()
+	part, node, err := p.growPartition(disk)
 	if err != nil {
 		return "", err
 	}
@@ -66,14 +68,32 @@ func (p *pid1) mountData() (node string, err error) {
 	return node, nil
 }
 
+// dataDisk is the disk with the node's data partition: the booted one, or a data disk where that cannot be written to.
+func (p *pid1) dataDisk() (*bootdisk.Disk, error) {
+	f := bootdisk.Finder{Sys: os.DirFS("/sys"), Dev: "/dev", Open: func(path string) (bootdisk.Device, error) { return os.Open(path) }}
+	var why string
+	if p.info.Disk == "" {
+		why = "the root is in memory"
+	} else {
+		disk, err := f.Read(strings.TrimPrefix(p.info.Disk, "/dev/"))
+		if err != nil {
+			return nil, err
+		}
+		if !disk.Optical() {
+			return disk, nil
+		}
+		why = disk.Path + " is an optical medium"
+	}
+	disk, err := f.DataDisk()
+	if err != nil {
+		return nil, fmt.Errorf("%s, and %w", why, err)
+	}
+	return disk, nil
+}
+
 // growPartition gives the data partition the rest of its disk, on the disk and in the kernel, and returns its size in
 // bytes. What goes wrong with growing is a warning; a partition that is not there is an error.
-func (p *pid1) growPartition() (size int64, node string, err error) {
-	f := bootdisk.Finder{Sys: os.DirFS("/sys"), Dev: "/dev", Open: func(path string) (bootdisk.Device, error) { return os.Open(path) }}
-	disk, err := f.Read(strings.TrimPrefix(p.info.Disk, "/dev/"))
-	if err != nil {
-		return 0, "", err
-	}
+func (p *pid1) growPartition(disk *bootdisk.Disk) (size int64, node string, err error) {
 	part, ok := disk.Partition(release.PartData)
 	if !ok {
 		return 0, "", fmt.Errorf("%s has no partition %s", disk.Path, release.PartData)
@@ -214,7 +234,9 @@ func (p *pid1) esp() {
 	node := p.info.ESP
 	p.mu.Unlock()
 	if node == "" {
-		p.warn("the booted disk has no ESP, so there is no node.yaml")
+		if err := memoryConfig(); err != nil {
+			p.warn("there is no ESP, and so no node.yaml: %v", err)
+		}
 		return
 	}
 	// node.yaml can hold a token: it is root's alone.
@@ -224,4 +246,26 @@ func (p *pid1) esp() {
 		p.mu.Unlock()
 		p.warn("mount the ESP %s: %v; node.yaml is not read", node, err)
 	}
+}
+
+// memoryConfig puts the node.yaml that came with a root image in memory where the ESP's would be.
+func memoryConfig() error {
+	b, err := os.ReadFile(mesh.PathMemoryConfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		return errors.New("neither has the booted medium one, nor came a node.yaml with the initrd")
+	}
+	if err != nil {
+		return err
+	}
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	if err := unix.Mount("tmpfs", mesh.PathESP, "tmpfs", flags, "mode=0700,size=1m"); err != nil {
+		return fmt.Errorf("mount a memory file system on %s: %w", mesh.PathESP, err)
+	}
+	if err := os.WriteFile(mesh.PathConfig, b, 0o600); err != nil {
+		return err
+	}
+	if err := os.Remove(mesh.PathMemoryConfig); err != nil {
+		return err
+	}
+	return unix.Mount("", mesh.PathESP, "", flags|unix.MS_REMOUNT|unix.MS_RDONLY, "")
 }

@@ -10,9 +10,12 @@ const (
 	PathModules = "/usr/lib/modules"
 	PathESP     = "/boot"                // the booted disk's ESP, mounted read-only
 	PathConfig  = PathESP + "/node.yaml" // NodeConfig
-	PathData    = "/var"                 // the data partition
-	PathState   = PathData + "/lib/kingpost"
-	PathRun     = "/run/kingpost"
+	// PathMemoryConfig is node.yaml where it came with a root image in memory; it then stands for the ESP's.
+	PathMemoryConfig = PathRun + "/boot-node.yaml"
+
+	PathData  = "/var" // the data partition
+	PathState = PathData + "/lib/kingpost"
+	PathRun   = "/run/kingpost"
 
 	// PathClockSynced holds the last time that time servers confirmed, in seconds since 1970: the clock's floor.
 	PathClockSynced = PathState + "/launcher/clock-synced"

@@ -41,42 +41,28 @@ func WriteDisk(ctx context.Context, d Disk, p Plan, c Contents, progress func(do
 }
 
 func writeDisk(ctx context.Context, d Disk, p Plan, c Contents, progress func(done, total int64)) error {
-	parts := map[string]gpt.Partition{}
-	for _, n := range []string{PartESP, PartRootA, PartData} {
-		q, ok := p.Partition(n)
-		if !ok {
-			return fmt.Errorf("the plan has no partition %s", n)
-		}
-		parts[n] = q
+	if err := p.checkContents(c); err != nil {
+		return err
 	}
 	copies := []struct {
 		name string
 		c    *Content
-		hint string
-	}{
-		{PartRootA, c.RootA, "give the slots more room in the recipe (slots.root)"},
-		{PartData, c.Data, "plan a larger data partition"},
-	}
+	}{{PartRootA, c.RootA}, {PartData, c.Data}}
 	total := int64(1) // the ESP counts as something
 	for _, q := range copies {
-		if q.c == nil {
-			continue
-		}
-		if q.c.Size > parts[q.name].Size {
-			return fmt.Errorf("%d bytes do not fit into %s of %d bytes; %s", q.c.Size, q.name, parts[q.name].Size, q.hint)
-		}
-		total += q.c.Size
+		total += max(q.c.size(), 0)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	esp := parts[PartESP]
-	err := fat32.Format(part{d, esp.Start, esp.Size}, fat32.Options{
-		Size: esp.Size, SectorSize: p.SectorSize, Label: ESPLabel, Time: c.Time,
-		VolumeID: binary.LittleEndian.Uint32(esp.GUID[:]),
-	}, c.ESP)
-	if err != nil {
-		return fmt.Errorf("%s: %w", PartESP, err)
+	if esp, ok := p.Partition(PartESP); ok {
+		err := fat32.Format(part{d, esp.Start, esp.Size}, fat32.Options{
+			Size: esp.Size, SectorSize: p.SectorSize, Label: ESPLabel, Time: c.Time,
+			VolumeID: binary.LittleEndian.Uint32(esp.GUID[:]),
+		}, c.ESP)
+		if err != nil {
+			return fmt.Errorf("%s: %w", PartESP, err)
+		}
 	}
 	done := int64(1)
 	count := func(n int64) {
@@ -89,7 +75,8 @@ func writeDisk(ctx context.Context, d Disk, p Plan, c Contents, progress func(do
 		if q.c == nil {
 			continue
 		}
-		if err := copySparse(ctx, d, parts[q.name].Start, q.c, count); err != nil {
+		to, _ := p.Partition(q.name)
+		if err := copySparse(ctx, d, to.Start, q.c, count); err != nil {
 			return fmt.Errorf("%s: %w", q.name, err)
 		}
 	}

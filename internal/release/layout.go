@@ -186,8 +186,8 @@ func GrowLast(d Disk, size int64, sectorSize int, sync func() error) (*gpt.Table
 		return nil, fmt.Errorf("grow data partition: %w", err)
 	}
 	data, ok := find(t, PartData)
-	if !ok || !IsKingpost(t) {
-		return nil, fmt.Errorf("grow data partition: this is no disk of a Kingpost node, it has not all four partitions")
+	if !ok || !IsKingpost(t) && !IsMedium(t) && !IsDataDisk(t) {
+		return nil, fmt.Errorf("grow data partition: this is no disk of a Kingpost node: it has neither all four partitions, nor those of a hybrid image, nor a data partition alone")
 	}
 	for _, p := range t.Partitions {
 		if p.Start > data.Start {
