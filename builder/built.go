@@ -118,27 +118,31 @@ func (b *Built) plan(s release.DiskSpec) (release.Plan, error) {
 	return release.NewPlan(s)
 }
 
-// writeDisk writes a raw disk to file: ESP with the release's entry and the rescue entry, root-A, an empty root-B, and an
-// empty data partition that a node grows.
+// writeDisk writes a raw disk to file with what plan has of these: ESP with the release's entry and the rescue entry,
+// root-A, an empty root-B, and an empty data partition that a node grows.
 func (b *Built) writeDisk(ctx context.Context, file string, plan release.Plan, progress func(done, total int64)) (err error) {
-	esp, err := b.espFiles()
-	if err != nil {
-		return err
+	c := release.Contents{Time: b.recipe.Time()}
+	if _, ok := plan.Partition(release.PartESP); ok {
+		if c.ESP, err = b.espFiles(); err != nil {
+			return err
+		}
 	}
-	part, ok := plan.Partition(release.PartData)
-	if !ok {
-		return fmt.Errorf("the disk's plan has no partition %s", release.PartData)
+	if _, ok := plan.Partition(release.PartRootA); ok {
+		root, err := os.Open(b.root.file)
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		c.RootA = &release.Content{ReaderAt: root, Size: b.root.Size}
 	}
-	data, err := b.dataImage(ctx, part.Size)
-	if err != nil {
-		return err
+	if p, ok := plan.Partition(release.PartData); ok {
+		data, err := b.dataImage(ctx, p.Size)
+		if err != nil {
+			return err
+		}
+		defer data.Close()
+		c.Data = &release.Content{ReaderAt: data, Size: p.Size}
 	}
-	defer data.Close()
-	rootFile, err := os.Open(b.root.file)
-	if err != nil {
-		return err
-	}
-	defer rootFile.Close()
 	out, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
@@ -147,11 +151,7 @@ func (b *Built) writeDisk(ctx context.Context, file string, plan release.Plan, p
 	if err := out.Truncate(plan.Size); err != nil {
 		return err
 	}
-	return release.WriteDisk(ctx, out, plan, release.Contents{
-		ESP: esp, Time: b.recipe.Time(),
-		RootA: &release.Content{ReaderAt: rootFile, Size: b.root.Size},
-		Data:  &release.Content{ReaderAt: data, Size: part.Size},
-	}, progress)
+	return release.WriteDisk(ctx, out, plan, c, progress)
 }
 
 // dataImage is an empty data partition of size bytes. The caller closes it.

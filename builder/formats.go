@@ -30,10 +30,10 @@ type OutputInfo struct {
 
 // Outputs are all outputs, in the order in which they are made.
 func Outputs() []Output {
-	return []Output{
+	return slices.Concat([]Output{
 		rootOutput{}, ukiOutput{}, directOutput{}, diskOutput{},
-		zstOutput{},
-	}
+		zstOutput{}, netbootOutput{}, isoOutput{}, dataOutput{},
+	}, vmOutputs(), []Output{disk4KOutput{}})
 }
 
 // DefaultOutputs is the word for the outputs that are made where nothing else is asked for.

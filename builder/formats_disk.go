@@ -8,6 +8,9 @@ import (
 	"os"
 
 	"github.com/klauspost/compress/zstd"
+
+	"kingpost/internal/fat32"
+	"kingpost/internal/release"
 )
 
 // diskOutput is the raw disk image with its block map.
@@ -71,6 +74,27 @@ func compress(ctx context.Context, w io.Writer, r io.Reader, size int64, cpus in
 		err = io.ErrUnexpectedEOF
 	}
 	return errors.Join(err, z.Close())
+}
+
+// FileDisk4K is the raw disk image for a disk with sectors of 4096 bytes.
+const FileDisk4K = "disk-4k.img"
+
+// disk4KOutput is that image. FAT32 needs a larger ESP there, so it has at least that.
+type disk4KOutput struct{}
+
+func (disk4KOutput) Info() OutputInfo {
+	return OutputInfo{Name: FileDisk4K, About: "raw disk image for disks with sectors of 4096 bytes, sparse", Data: true}
+}
+
+func (disk4KOutput) Files(string) []string { return []string{FileDisk4K} }
+
+func (disk4KOutput) Write(ctx context.Context, b *Built, progress func(done, total int64)) (string, error) {
+	const sector = 4096
+	plan, err := b.plan(release.DiskSpec{SectorSize: sector, ESPSize: max(int64(b.recipe.Slots.ESP), fat32.MinSize(sector))})
+	if err != nil {
+		return "", err
+	}
+	return mib(plan.Size), b.writeDisk(ctx, b.path(FileDisk4K), plan, progress)
 }
 
 // counter tells progress of what is read through it.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"math/rand/v2"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -106,5 +107,42 @@ func TestCompress(t *testing.T) {
 		if err := compress(t.Context(), io.Discard, bytes.NewReader(raw), size, 1, nil); err == nil {
 			t.Errorf("%d bytes were taken for %d", len(raw), size)
 		}
+	}
+}
+
+// The table of outputs in docs/build.md has those that are not made by default, with their files, and nothing else.
+func TestOutputsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../docs/build.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(page), "| output | files | what |\n|---|---|---|\n")
+	if !found {
+		t.Fatal("docs/build.md has no table of outputs")
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	var names, files []string
+	for row := range strings.Lines(table) {
+		cells := strings.Split(row, " | ")
+		for i, list := range []*[]string{&names, &files} {
+			for j, s := range strings.Split(cells[i], "`") {
+				if j%2 == 1 {
+					*list = append(*list, s)
+				}
+			}
+		}
+	}
+	var wantNames, wantFiles []string
+	for _, o := range Outputs() {
+		if !o.Info().Default {
+			wantNames = append(wantNames, o.Info().Name)
+			wantFiles = append(wantFiles, o.Files("vm")...)
+		}
+	}
+	if d := cmp.Diff(wantNames, names); d != "" {
+		t.Errorf("outputs (- there are, + said):\n%s", d)
+	}
+	if d := cmp.Diff(wantFiles, files); d != "" {
+		t.Errorf("files (- written, + said):\n%s", d)
 	}
 }

@@ -36,9 +36,14 @@ const (
 // FileUKI is the name of a release's UKI.
 func FileUKI(name string) string { return name + ".efi" }
 
-// Files are the names of all files that a build of the recipe name gives, sorted.
+// Files are the names of all files that a build of the recipe name gives where no outputs are asked for, sorted.
 func Files(name string) []string {
-	f := []string{FileDisk, FileMap, FileRoot, FileKernel, FileInitrd, FileCmdline, FileRescue, FileUKI(name), FileRelease}
+	f := []string{FileRelease}
+	for _, o := range Outputs() {
+		if o.Info().Default {
+			f = append(f, o.Files(name)...)
+		}
+	}
 	slices.Sort(f)
 	return f
 }

@@ -87,6 +87,9 @@ type Slots struct {
 	Root Size `yaml:"root"`
 	ESP  Size `yaml:"esp"`
 	Data Size `yaml:"data,omitempty"`
+	// Disk is how large the disk of a virtual machine is at first: qcow2, vmdk and vhdx, which are thin. 0 is 8 GiB, or
+	// what the image has where that is more.
+	Disk Size `yaml:"disk,omitempty"`
 }
 
 const (
@@ -194,6 +197,7 @@ func (r *Recipe) fillFrom(base *Recipe) {
 	fill(&r.Slots.Root, base.Slots.Root)
 	fill(&r.Slots.ESP, base.Slots.ESP)
 	fill(&r.Slots.Data, base.Slots.Data)
+	fill(&r.Slots.Disk, base.Slots.Disk)
 	fillList(&r.Cmdline, base.Cmdline)
 	fillList(&r.Outputs, base.Outputs)
 }
@@ -286,7 +290,7 @@ func (r *Recipe) validate() error {
 	for _, s := range []struct {
 		key     string
 		is, min Size
-	}{{"slots.root", r.Slots.Root, 32 << 20}, {"slots.esp", r.Slots.ESP, 33 << 20}, {"slots.data", r.Slots.Data, 0}} {
+	}{{"slots.root", r.Slots.Root, 32 << 20}, {"slots.esp", r.Slots.ESP, 33 << 20}, {"slots.data", r.Slots.Data, 0}, {"slots.disk", r.Slots.Disk, 0}} {
 		switch {
 		case s.is < s.min:
 			bad(s.key, "%s is too small, at least %s", s.is, s.min)

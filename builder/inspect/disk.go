@@ -75,7 +75,10 @@ func Disk(ctx context.Context, r io.ReaderAt, size int64) (*DiskReport, error) {
 	for _, p := range t.Partitions {
 		d.Partitions = append(d.Partitions, Partition{p.Number, p.Name, p.Type.String(), p.GUID.String(), p.Start, p.Size})
 	}
-	if !release.IsKingpost(t) {
+	if release.IsDataDisk(t) {
+		return d, nil
+	}
+	if !release.IsKingpost(t) && !release.IsMedium(t) {
 		d.Problems = append(d.Problems, "this is no disk of Kingpost: it has not the four partitions")
 		return d, nil
 	}

@@ -48,6 +48,23 @@ func WriteInitrd(w io.Writer, entries []Entry) error {
 	return nil
 }
 
+// MaxFile is the largest file of an archive, in bytes: its size has eight hexadecimal digits.
+const MaxFile = 1<<32 - 1
+
+// WriteFile writes an archive, not compressed, with one file of size bytes. It can follow an initrd whose length is a
+// multiple of 4: the kernel unpacks both. Memory does not grow with the file.
+func WriteFile(w io.Writer, name string, r io.ReaderAt, size int64) error {
+	if !fs.ValidPath(name) || strings.Contains(name, "/") || size < 0 || size > MaxFile {
+		return fmt.Errorf("write archive: the file %.60q of %d bytes cannot be in one; at most %d bytes and no folders", name, size, int64(MaxFile))
+	}
+	info := cpio.Info{Name: name, Mode: cpio.S_IFREG | 0o600, NLink: 1, FileSize: uint64(size)}
+	record := cpio.Record{ReaderAt: io.NewSectionReader(r, 0, size), Info: info}
+	if err := writeRecords(w, []cpio.Record{record}); err != nil {
+		return fmt.Errorf("write archive: %w", err)
+	}
+	return nil
+}
+
 func writeRecords(w io.Writer, records []cpio.Record) error {
 	c := cpio.Newc.Writer(w)
 	for _, r := range records {

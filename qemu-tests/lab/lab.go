@@ -206,3 +206,6 @@ func repository() (string, error) {
 		}
 	}
 }
+
+// Taken is the time of files that go into images.
+func (l *Lab) Taken() time.Time { return l.taken }
