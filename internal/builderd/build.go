@@ -11,7 +11,6 @@ import (
 	"path"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -263,12 +262,8 @@ func checkCommand(files []artifact.File, p *verbs.BuildParams) error {
 	if command == "" {
 		command = "bin/" + p.Name
 	}
-	i := slices.IndexFunc(files, func(f artifact.File) bool { return f.Path == command })
-	if i < 0 {
-		return fmt.Errorf("the files have no %.100q, the program that the bundle is to run; add it or name another one as command", command)
-	}
-	if files[i].Link == "" && files[i].Mode&0o111 == 0 {
-		return fmt.Errorf("%.100q is not executable", command)
+	if _, err := artifact.CheckProgram(files, command, p.Arch); err != nil {
+		return fmt.Errorf("the program that the bundle is to run: %w; add it or name another one as command", err)
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func pushTar(t testing.TB, store *artifact.Client, entries ...tar.Header) (diges
 	for _, h := range entries {
 		body := ""
 		if h.Typeflag == 0 || h.Typeflag == tar.TypeReg {
-			body = "content of " + h.Name
+			body = "#!/bin/of/" + h.Name
 			h.Size = int64(len(body))
 		}
 		if err := tw.WriteHeader(&h); err != nil {
@@ -115,7 +115,7 @@ func TestBuild(t *testing.T) {
 	if rec2, err := again.Build(t.Context(), "bob", p); err != nil || rec2.Digest != rec.Digest {
 		t.Fatalf("%+v, %v", rec2, err)
 	}
-	p.Files[0].Content = []byte("another")
+	p.Files[0].Content = []byte("#!/bin/another\n")
 	var ce *mesh.CallError
 	if _, err := b.Build(t.Context(), "ann", p); !errors.As(err, &ce) || ce.Code != mesh.CodeConflict {
 		t.Fatalf("a version was given another content: %v", err)
@@ -175,6 +175,8 @@ func TestBuildRefused(t *testing.T) {
 		"both":           func(p *verbs.BuildParams) { p.Blob = unpushed },
 		"no command":     func(p *verbs.BuildParams) { p.Name = "other" },
 		"not executable": func(p *verbs.BuildParams) { p.Command = "share/text" },
+		"no program":     func(p *verbs.BuildParams) { p.Files[1].Content = []byte("hello\n") },
+		"cut program":    func(p *verbs.BuildParams) { p.Files[1].Content = []byte("\x7fELF\x02\x01\x01") },
 		"traversal":      func(p *verbs.BuildParams) { p.Files[0].Path = "../text" },
 		"absolute":       func(p *verbs.BuildParams) { p.Files[0].Path = "/text" },
 		"not clean":      func(p *verbs.BuildParams) { p.Files[0].Path = "share//text" },

@@ -25,8 +25,11 @@ func machine(arch string) (elf.Machine, bool) {
 	return elf.EM_NONE, false
 }
 
-// maxProgram bounds what is read of a program to check it, in bytes.
-const maxProgram = 1 << 30
+// A program has at most maxProgram bytes; the kernel reads a script's first line to maxHead bytes (BINPRM_BUF_SIZE).
+const (
+	maxProgram = 1 << 30
+	maxHead    = 256
+)
 
 // CheckProgram tells whether program, a path in a bundle of files, can be started on arch. The error is of what cannot work:
 // it is missing, empty, not executable, cut off, of another architecture or no program at all. The warning is of what works
@@ -48,11 +51,17 @@ func CheckProgram(files []File, program, arch string) (warning string, err error
 	if err != nil {
 		return "", err
 	}
-	data, err := io.ReadAll(io.LimitReader(r, maxProgram))
-	if err = errors.Join(err, r.Close()); err != nil {
-		return "", fmt.Errorf("read %s: %w", f.Path, err)
+	defer r.Close()
+	// A file is looked at where it lies: only its tables are read. Anything else is small enough to have come in a call.
+	at, ok := r.(io.ReaderAt)
+	if !ok {
+		data, err := io.ReadAll(io.LimitReader(r, f.Size))
+		if err != nil {
+			return "", fmt.Errorf("read %s: %w", f.Path, err)
+		}
+		at = bytes.NewReader(data)
 	}
-	interpreter, dynamic, err := inspectProgram(data, arch)
+	interpreter, dynamic, err := inspectProgram(io.NewSectionReader(at, 0, f.Size), arch)
 	if err != nil {
 		return "", fmt.Errorf("%s %w", f.Path, err)
 	}
@@ -92,19 +101,23 @@ func lookup(files []File, p string) (*File, error) {
 
 // inspectProgram reads the head and, of an ELF, the tables of a program. interpreter is what the kernel starts in its place;
 // the error completes "PATH ...".
-func inspectProgram(data []byte, arch string) (interpreter string, dynamic bool, err error) {
-	if line, ok := bytes.CutPrefix(data, []byte("#!")); ok {
+func inspectProgram(program *io.SectionReader, arch string) (interpreter string, dynamic bool, err error) {
+	head := make([]byte, min(program.Size(), maxHead))
+	if _, err := program.ReadAt(head, 0); err != nil && err != io.EOF {
+		return "", false, fmt.Errorf("cannot be read: %w", err)
+	}
+	if line, ok := bytes.CutPrefix(head, []byte("#!")); ok {
 		line, _, _ = bytes.Cut(line, []byte("\n"))
-		words := strings.Fields(string(line[:min(len(line), 255)]))
+		words := strings.Fields(string(line))
 		if len(words) == 0 || !strings.HasPrefix(words[0], "/") {
 			return "", false, errors.New("is a script that names no interpreter by an absolute path in its first line")
 		}
 		return words[0], false, nil
 	}
-	if !bytes.HasPrefix(data, []byte(elf.ELFMAG)) {
+	if !bytes.HasPrefix(head, []byte(elf.ELFMAG)) {
 		return "", false, errors.New("is neither an ELF program nor a script that begins with #!")
 	}
-	f, err := elf.NewFile(bytes.NewReader(data))
+	f, err := elf.NewFile(program)
 	if err != nil {
 		return "", false, fmt.Errorf("is a damaged or truncated ELF program: %w", err)
 	}
@@ -121,8 +134,8 @@ func inspectProgram(data []byte, arch string) (interpreter string, dynamic bool,
 	}
 	load := false
 	for _, p := range f.Progs {
-		if end := p.Off + p.Filesz; end < p.Off || end > uint64(len(data)) {
-			return "", false, fmt.Errorf("is truncated: a segment ends at byte %d, the file at %d", end, len(data))
+		if end := p.Off + p.Filesz; end < p.Off || end > uint64(program.Size()) {
+			return "", false, fmt.Errorf("is truncated: a segment ends at byte %d, the file at %d", end, program.Size())
 		}
 		load = load || p.Type == elf.PT_LOAD && p.Filesz > 0
 		if p.Type == elf.PT_INTERP && p.Filesz < 4096 {

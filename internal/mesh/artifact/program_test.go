@@ -96,12 +96,12 @@ func TestCheckProgramOfGo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, here := inspectProgram(data, "amd64")
-	_, _, there := inspectProgram(data, "arm64")
+	_, _, here := inspectProgram(section(data), "amd64")
+	_, _, there := inspectProgram(section(data), "arm64")
 	if (here == nil) == (there == nil) {
 		t.Fatalf("amd64: %v, arm64: %v", here, there)
 	}
-	if _, _, err := inspectProgram(data[:len(data)/2], "amd64"); err == nil {
+	if _, _, err := inspectProgram(section(data[:len(data)/2]), "amd64"); err == nil {
 		t.Error("half a program passes")
 	}
 }
@@ -110,9 +110,13 @@ func FuzzInspectProgram(f *testing.F) {
 	f.Add(elfProgram(62, 3, "/lib/ld.so"))
 	f.Add([]byte("#!/bin/sh\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		interpreter, _, err := inspectProgram(b, "amd64")
+		interpreter, _, err := inspectProgram(section(b), "amd64")
 		if err == nil && interpreter == "" && !bytes.HasPrefix(b, []byte("\x7fELF")) {
 			t.Fatalf("%q passes as a program", b)
 		}
 	})
+}
+
+func section(b []byte) *io.SectionReader {
+	return io.NewSectionReader(bytes.NewReader(b), 0, int64(len(b)))
 }
