@@ -410,6 +410,25 @@ func TestRename(t *testing.T) {
 	})
 }
 
+// TestModulesOfARunningRaise: modules that the seed cannot give are refused and stop nothing that is under way.
+func TestModulesOfARunningRaise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := powerOn(t, boot(newDisk()), t.TempDir(), "home")
+		defer s.off()
+		s.until(t, "under way", func(st hostapi.RaiseStatus) bool { return st.Step >= 3 })
+		req := request()
+		req.Manifests = []mesh.Manifest{{Module: "web", Version: "1", Resources: []mesh.Resource{{ID: "server", Type: mesh.KindProcess, Bundle: "absent"}}}}
+		_, err := s.Start(t.Context(), req)
+		if !conflict(err) || !strings.Contains(err.Error(), "absent") {
+			t.Errorf("%v, wanted a conflict that names what is absent", err)
+		}
+		if st := s.Raiser.Status(); st.State != StateRunning || st.Step < 3 {
+			t.Errorf("the raise is %s, at step %d", st.State, st.Step)
+		}
+		s.until(t, "done", isDone)
+	})
+}
+
 // corrected is a node at whose last look of preflight somebody corrects the request.
 type corrected struct {
 	*fake

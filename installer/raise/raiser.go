@@ -109,6 +109,7 @@ func (r *Raiser) Start(ctx context.Context, req hostapi.RaiseRequest) (hostapi.R
 	if err != nil {
 		return r.Status(), fmt.Errorf("read the node's declaration: %w", err)
 	}
+	impossible := r.impossible(ctx, req)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,8 +139,13 @@ func (r *Raiser) Start(ctx context.Context, req hostapi.RaiseRequest) (hostapi.R
 				"raise %s: the modules are with the controller already; correct one by `kingpost module push`", req.Mesh)
 		}
 	}
-	if r.request != nil && r.status.State == StateRunning && reflect.DeepEqual(req, r.request.RaiseRequest) {
-		return r.copy(), nil // going on already
+	if r.request != nil && r.status.State == StateRunning {
+		if reflect.DeepEqual(req, r.request.RaiseRequest) {
+			return r.copy(), nil // going on already
+		}
+		if impossible != nil {
+			return r.copy(), apiError(http.StatusConflict, mesh.CodeConflict, "raise %s: modules: %v; the raise goes on as it was asked for before", req.Mesh, impossible)
+		}
 	}
 	next := &savedRequest{RaiseRequest: req, Started: r.cfg.Now().UTC()}
 	if r.request != nil && r.request.Mesh == req.Mesh {
@@ -157,6 +163,29 @@ func (r *Raiser) Start(ctx context.Context, req hostapi.RaiseRequest) (hostapi.R
 	default:
 	}
 	return r.copy(), nil
+}
+
+// impossible is why the modules of a request cannot be raised from this node's seed; nil where they can, or where the seed
+// cannot be asked. Who asks first hears it from preflight, which also sees when it is mended; a raise under way must not be
+// stopped by it.
+func (r *Raiser) impossible(ctx context.Context, req hostapi.RaiseRequest) error {
+	if len(req.Manifests) == 0 || r.Status().State != StateRunning {
+		return nil
+	}
+	info, err := r.cfg.Node.Info(ctx)
+	if err != nil {
+		return nil
+	}
+	entries, err := r.cfg.Node.SeedEntries(ctx)
+	if err != nil {
+		return nil
+	}
+	manifests, err := r.cfg.Node.SeedModules(ctx)
+	if err != nil {
+		return nil
+	}
+	_, why := newPlan(manifests, req.Manifests, entries, info.Release.Architecture)
+	return why
 }
 
 func apiError(code int, reason, format string, args ...any) error {

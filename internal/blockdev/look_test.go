@@ -54,7 +54,7 @@ func TestSignaturesAgreeWithWipefs(t *testing.T) {
 			for i := int64(0); i < 8; i++ {
 				at(size-256<<10+128<<10+i*1024, "\x0c\xb1\xba\x00\x00\x00\x00\x00")(t, f)
 			}
-		}, "ZFS", "zfs_member"},
+		}, "ZFS", ""},
 		"LVM":     {at(512, "LABELONE\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x20\x00\x00\x00LVM2 001"), "LVM", ""},
 		"nothing": {at(0, "hello"), "", ""},
 	} {
