@@ -257,7 +257,7 @@ func TestProcesses(t *testing.T) {
 	t.Run("docs", func(t *testing.T) { compareDocs(t, w) })
 
 	rec := must[verbs.BuildRecord](w, "builder", verbs.Build, verbs.BuildParams{Name: "mesh-controller", Version: "0.1.0", Arch: hostArch(t, w), Files: []verbs.BuildFile{
-		{Path: "bin/mesh-controller", Executable: true, Content: []byte("not really")},
+		{Path: "bin/mesh-controller", Executable: true, Content: []byte("#!/bin/not-really\n")},
 	}})
 	list := must[verbs.ListResult](w, "catalogue", verbs.List, nil)
 	if len(list.Artifacts) != 1 || list.Artifacts[0].Digest != rec.Digest {
