@@ -189,6 +189,9 @@ func (b *build) make(ctx context.Context, out *output) (*Result, error) {
 			if err != nil {
 				return "", err
 			}
+			if root.data, err = made.packedData(ctx); err != nil {
+				return "", err
+			}
 			if made.root, err = writeRoot(ctx, file, root, p); err != nil {
 				return "", err
 			}

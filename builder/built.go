@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -168,4 +169,27 @@ func (b *Built) dataImage(ctx context.Context, size int64) (*os.File, error) {
 		return nil, err
 	}
 	return os.Open(file)
+}
+
+// packedData is the empty data partition as the root carries it, for the disks that a node installs itself onto.
+func (b *Built) packedData(ctx context.Context) (string, error) {
+	plan, err := b.plan(release.DiskSpec{})
+	if err != nil {
+		return "", err
+	}
+	part, ok := plan.Partition(release.PartData)
+	if !ok {
+		return "", fmt.Errorf("the disk's plan has no partition %s", release.PartData)
+	}
+	in, err := b.dataImage(ctx, part.Size)
+	if err != nil {
+		return "", err
+	}
+	defer in.Close()
+	file, err := b.work("data.zst")
+	if err != nil {
+		return "", err
+	}
+	_, err = writeFile(file, func(w io.Writer) error { return compress(ctx, w, in, part.Size, 0, nil) })
+	return file, err
 }

@@ -27,6 +27,7 @@ type rootInputs struct {
 	programs []pkgFile
 	firmware []string // unpacked packages
 	seed     string   // folder
+	data     string   // an empty data partition, compressed
 }
 
 // emptyDirs are mount points and what must be there to begin with.
@@ -62,6 +63,7 @@ func rootTree(in rootInputs) (*rootfs.Tree, error) {
 	info, err := json.Marshal(in.info)
 	try(err)
 	try(t.AddBytes(strings.TrimPrefix(mesh.PathRelease, "/"), 0o644, append(info, '\n')))
+	try(t.AddOSFile(strings.TrimPrefix(mesh.PathDataImage, "/"), 0o644, in.data))
 	try(t.AddBytes("usr/share/kingpost/modules-load", 0o644, []byte(lines(in.recipe.Debian.on(in.info.Architecture).Load))))
 	try(t.AddFS(strings.TrimPrefix(mesh.PathSeed, "/"), os.DirFS(in.seed)))
 	for name, text := range etcFiles(in.recipe, in.info) {

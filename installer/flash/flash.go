@@ -159,7 +159,7 @@ func (r *run) progress(phase string, done, total int64) {
 func (r *run) write(ctx context.Context) (*Result, error) {
 	t, size := r.in.Target, r.img.Size
 	r.progress(PhaseWrite, 0, size)
-	if err := clearOld(t, size); err != nil {
+	if err := diskwrite.ClearOld(t, size); err != nil {
 		return nil, err
 	}
 	r.hold = []diskwrite.Span{{Off: 0, End: min(diskwrite.Piece, size)}}
@@ -240,7 +240,7 @@ func (r *run) readBack(ctx context.Context, m *blockmap.Map, stage *diskwrite.St
 	if err := back.Run(ctx); err != nil {
 		return blame(err)
 	}
-	for _, s := range oldPlaces(t.Size(), m.Size) {
+	for _, s := range diskwrite.OldPlaces(t.Size(), m.Size) {
 		if s.Off < m.Size {
 			continue // read back with the image
 		}

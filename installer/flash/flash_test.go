@@ -156,7 +156,7 @@ func sameBehindImage(t *testing.T, d, before *faultdisk.Disk, size int64) {
 	a, b := make([]byte, n), make([]byte, n)
 	d.ReadAt(a, size)
 	before.ReadAt(b, size)
-	keep := max(n-tailSize, 0)
+	keep := max(n-diskwrite.TailSize, 0)
 	if !bytes.Equal(a[:keep], b[:keep]) {
 		t.Error("what lies behind the image was touched")
 	}

@@ -97,7 +97,7 @@ func (p *planner) cautious(i int) {
 		return
 	}
 	var own []string // an installation may be installed over: its data is kept, or there is none
-	if d.Kingpost != nil {
+	if data, ok := p.oldData(i); d.Kingpost != nil || ok && data != nil { // or what an interrupted one left of it
 		own = []string{release.PartESP, release.PartRootA, release.PartRootB, release.PartData}
 	}
 	if lost := holdings(d.Contents, own...); lost != "" {

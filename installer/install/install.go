@@ -37,6 +37,7 @@ type Layout struct {
 	Arch string
 	ESP  int64 // bytes; 0 is release.DefaultESPSize
 	Root int64 // bytes of each slot; 0 is release.DefaultRootSize
+	Data int64 // bytes of an empty data partition; 0 is release.DefaultDataSize
 }
 
 // LayoutOf is the layout of a disk of ours, which is what a node installs from itself.
@@ -178,7 +179,7 @@ func (p *planner) layout(sectorSize int) (release.Plan, error) {
 	if sectorSize == 0 {
 		return release.Plan{}, fmt.Errorf("512 and 4096 are supported")
 	}
-	return release.NewPlan(release.DiskSpec{Arch: p.m.Layout.Arch, SectorSize: sectorSize, ESPSize: p.m.Layout.ESP, RootSize: p.m.Layout.Root})
+	return release.NewPlan(release.DiskSpec{Arch: p.m.Layout.Arch, SectorSize: sectorSize, ESPSize: p.m.Layout.ESP, RootSize: p.m.Layout.Root, DataSize: p.m.Layout.Data})
 }
 
 // against adds a reason why disk i is not taken.

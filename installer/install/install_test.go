@@ -263,7 +263,7 @@ func TestKept(t *testing.T) {
 
 func TestLayoutOf(t *testing.T) {
 	f := disk("sda", ours(2<<30))
-	if l := LayoutOf("amd64", f.Contents.Table); l != (Layout{"amd64", release.DefaultESPSize, 2 << 30}) {
+	if l := LayoutOf("amd64", f.Contents.Table); l != (Layout{Arch: "amd64", ESP: release.DefaultESPSize, Root: 2 << 30}) {
 		t.Errorf("%+v", l)
 	}
 	windows(&f)

@@ -17,7 +17,16 @@ type InstallConfig struct {
 	Wipe bool `yaml:"wipe,omitempty" json:"wipe,omitempty"`
 	// Booted lets the medium that the node booted from be the target.
 	Booted bool `yaml:"booted,omitempty" json:"booted,omitempty"`
+	// Then is what the node does when it is installed: ThenReboot (also ""), ThenPowerOff or ThenWait.
+	Then string `yaml:"then,omitempty" json:"then,omitempty"`
 }
+
+// Values of InstallConfig.Then.
+const (
+	ThenReboot   = "reboot"
+	ThenPowerOff = "poweroff"
+	ThenWait     = "wait" // until somebody switches it off
+)
 
 // DiskSelector names a disk; every field that is set must match.
 type DiskSelector struct {

@@ -4,8 +4,12 @@ package mesh
 const (
 	PathRelease = "/usr/share/kingpost/release.json" // ReleaseInfo of the booted release
 	PathSeed    = "/usr/share/kingpost/seed"         // OCI image layout
-	PathHost    = "/usr/bin/mesh-host"               // the baked-in host
-	PathStub    = "/usr/bin/mesh-stub"               // what becomes a declared process; the baked-in host's
+	// PathDataImage is an empty data partition, compressed with zstd: what an installation puts onto a new disk, since a
+	// node has no mkfs.
+	PathDataImage = "/usr/share/kingpost/data.ext4.zst"
+
+	PathHost    = "/usr/bin/mesh-host" // the baked-in host
+	PathStub    = "/usr/bin/mesh-stub" // what becomes a declared process; the baked-in host's
 	PathRunc    = "/usr/sbin/runc"
 	PathModules = "/usr/lib/modules"
 	PathESP     = "/boot"                // the booted disk's ESP, mounted read-only

@@ -65,7 +65,7 @@ func FindBoot(ctx context.Context, r io.ReaderAt, size int64, depth Depth) (*Boo
 	if !hasLoader(esp) {
 		return nil, fmt.Errorf("%w: there is no boot loader below EFI/BOOT", ErrNotBootable)
 	}
-	entries, err := readEntries(esp)
+	entries, err := ReadEntries(esp)
 	if err != nil {
 		return nil, fmt.Errorf("boot entries: %w", err)
 	}
@@ -86,9 +86,9 @@ func hasLoader(esp *fat32.FS) bool {
 	})
 }
 
-// readEntries returns the entries in the order in which the boot loader takes them. One that does not parse is left out,
+// ReadEntries returns the entries in the order in which the boot loader takes them. One that does not parse is left out,
 // as the boot loader does.
-func readEntries(esp *fat32.FS) ([]BootEntry, error) {
+func ReadEntries(esp *fat32.FS) ([]BootEntry, error) {
 	names, err := esp.List(ESPEntries)
 	if err != nil {
 		return nil, err

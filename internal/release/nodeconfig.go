@@ -38,6 +38,7 @@ func parseNodeConfig(data []byte) (c mesh.NodeConfig, err error) {
 		{"$.hostname", checkHostname(c.Hostname)},
 		{"$.claim", checkClaim(c.Claim)},
 		{"$.install", checkInstall(c.Install)},
+		{"$.install.then", checkThen(c.Install)},
 		{"$.install.disk.path", checkDisk(c.Install, checkDiskPath)},
 		{"$.install.disk.size", checkDisk(c.Install, checkDiskSize)},
 		{"$.install.disk.bus", checkDisk(c.Install, checkDiskBus)},

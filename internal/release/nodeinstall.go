@@ -33,6 +33,17 @@ func checkDisk(i *mesh.InstallConfig, check func(mesh.DiskSelector) error) error
 	return check(i.Disk)
 }
 
+func checkThen(i *mesh.InstallConfig) error {
+	if i == nil {
+		return nil
+	}
+	switch i.Then {
+	case "", mesh.ThenReboot, mesh.ThenPowerOff, mesh.ThenWait:
+		return nil
+	}
+	return fmt.Errorf("%.40q is none of %s, %s and %s", i.Then, mesh.ThenReboot, mesh.ThenPowerOff, mesh.ThenWait)
+}
+
 func checkDiskPath(d mesh.DiskSelector) error {
 	name, ok := strings.CutPrefix(d.Path, "/dev/")
 	switch {

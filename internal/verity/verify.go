@@ -14,6 +14,19 @@ func CheckRoot(r io.ReaderAt, rootHash []byte, hashOffset int64) error {
 	return err
 }
 
+// Size is the length of a root with its tree, in bytes, by the superblock at hashOffset.
+func Size(r io.ReaderAt, hashOffset int64) (int64, error) {
+	sb, err := ReadSuperblock(r, hashOffset)
+	if err != nil {
+		return 0, err
+	}
+	if sb.DataBlocks*BlockSize != hashOffset {
+		return 0, fmt.Errorf("the verity superblock is for %d bytes of data, but it is at byte %d", sb.DataBlocks*BlockSize, hashOffset)
+	}
+	_, end := layout(sb.DataBlocks, hashOffset)
+	return end, nil
+}
+
 // open reads the superblock and the topmost block, and checks both against rootHash and hashOffset.
 func open(r io.ReaderAt, rootHash []byte, hashOffset int64) (sb *Superblock, levels []level, top []byte, err error) {
 	if len(rootHash) != HashSize {
