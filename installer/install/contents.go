@@ -96,7 +96,7 @@ func (p *planner) cautious(i int) {
 	if p.cfg.Wipe {
 		return
 	}
-	var own []string // an installation may be installed over: its data is kept, or there is none
+	var own []string                                                      // an installation may be installed over: its data is kept, or there is none
 	if data, ok := p.oldData(i); d.Kingpost != nil || ok && data != nil { // or what an interrupted one left of it
 		own = []string{release.PartESP, release.PartRootA, release.PartRootB, release.PartData}
 	}
