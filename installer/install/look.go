@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"kingpost/internal/blockdev"
+	"kingpost/internal/fat32"
 	"kingpost/internal/gpt"
 	"kingpost/internal/mesh/hostapi"
 	"kingpost/internal/release"
@@ -59,6 +60,9 @@ func (f *Found) read(ctx context.Context, open func(path string) (io.ReaderAt, i
 
 func installed(ctx context.Context, r io.ReaderAt, size int64, t *gpt.Table) *hostapi.InstalledDisk {
 	k := &hostapi.InstalledDisk{DiskGUID: t.DiskGUID.String()}
+	if m, err := readMark(r, t); err == nil {
+		k.Medium, k.Root, k.Config = m.Medium, m.Root, m.Config
+	}
 	b, err := release.FindBoot(ctx, r, size, release.DepthTop)
 	if err != nil {
 		k.Trouble = err.Error()
@@ -66,6 +70,19 @@ func installed(ctx context.Context, r io.ReaderAt, size int64, t *gpt.Table) *ho
 	}
 	k.Starts = b.Entry.ID
 	return k
+}
+
+// readMark reads the mark on a disk's ESP.
+func readMark(r io.ReaderAt, t *gpt.Table) (Mark, error) {
+	esp, err := release.OpenESP(fat32.ReadOnly(r), t)
+	if err != nil {
+		return Mark{}, err
+	}
+	b, err := esp.ReadFile(MarkFile, maxMark)
+	if err != nil {
+		return Mark{}, err
+	}
+	return ParseMark(b)
 }
 
 // watched remembers the first read that failed, and lets none begin after ctx is done.

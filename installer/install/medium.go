@@ -83,7 +83,8 @@ func ReadMedium(disk io.ReaderAt, size int64, arch, rootHash string, data func()
 	if err != nil && !errors.Is(err, fat32.ErrNotFound) {
 		return nil, err
 	}
-	return m, m.measureData()
+	m.dataSize, err = DataImageSize(data)
+	return m, err
 }
 
 // chooseEntries takes the entry of the release that runs, and the rescue entry.
@@ -164,24 +165,23 @@ func (m *Medium) findRoot(disk io.ReaderAt, t *gpt.Table, hashOffset int64) erro
 	return fmt.Errorf("no slot has the root that runs: %w", errors.Join(reasons...))
 }
 
-// measureData learns how large the release's empty data partition is.
-func (m *Medium) measureData() error {
-	r, err := m.data()
+// DataImageSize is the size of the empty data partition that open reads, a zstd frame, in bytes.
+func DataImageSize(open func() (io.ReadCloser, error)) (int64, error) {
+	r, err := open()
 	if err != nil {
-		return fmt.Errorf("the release's empty data partition: %w", err)
+		return 0, fmt.Errorf("the release's empty data partition: %w", err)
 	}
 	defer r.Close()
 	head := make([]byte, zstd.HeaderMaxSize)
 	n, err := io.ReadFull(r, head)
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("the release's empty data partition: %w", err)
+		return 0, fmt.Errorf("the release's empty data partition: %w", err)
 	}
 	var h zstd.Header
 	if err := h.Decode(head[:n]); err != nil || !h.HasFCS || h.FrameContentSize == 0 || h.FrameContentSize > 1<<40 {
-		return fmt.Errorf("the release's empty data partition is no zstd frame that says its size: %v", err)
+		return 0, fmt.Errorf("the release's empty data partition is no zstd frame that says its size: %v", err)
 	}
-	m.dataSize = int64(h.FrameContentSize)
-	return nil
+	return int64(h.FrameContentSize), nil
 }
 
 // DataSize is the size of the release's empty data partition, in bytes.
@@ -211,8 +211,8 @@ func (d *dataReader) Close() error {
 	return d.under.Close()
 }
 
-// mark is what the medium leaves on a disk that it installs.
-func (m *Medium) mark() Mark {
+// Mark is what the medium leaves on a disk that it installs.
+func (m *Medium) Mark() Mark {
 	k := Mark{Kind: markKind, Medium: m.DiskGUID, Root: m.RootHash, Release: m.Release}
 	if m.config != nil {
 		k.Config = fmt.Sprintf("%x", sha256.Sum256(m.config))
@@ -241,7 +241,7 @@ func (m *Medium) writeESP(to *fat32.FS, write func(name string, data []byte) err
 			return err
 		}
 	}
-	return write(MarkFile, m.mark().encode())
+	return write(MarkFile, m.Mark().encode())
 }
 
 // compareESP reads the files back.

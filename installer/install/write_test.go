@@ -187,7 +187,7 @@ func outcome(t *testing.T, d *faultdisk.Disk, before, after *stick) (string, err
 		return "", err
 	}
 	k, err := ParseMark(raw)
-	if err != nil || !k.By(after.medium(t).mark()) {
+	if err != nil || !k.By(after.medium(t).Mark()) {
 		return "", fmt.Errorf("its mark %+v: %v", k, err)
 	}
 	return "new", nil

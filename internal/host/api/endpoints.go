@@ -40,6 +40,8 @@ func endpoints() []endpoint {
 		{"POST", "/v1/raise", door.Rule{Claim: true, Returning: true, Roles: roles(operator)}, (*Server).startRaise},
 		{"GET", "/v1/raise", door.Rule{Claim: true, Returning: true, Roles: roles(operator, viewer, node)}, (*Server).getRaise},
 		{"GET", "/v1/disks", door.Rule{Claim: true, Roles: roles(operator, node)}, (*Server).disks},
+		{"POST", "/v1/install", door.Rule{Claim: true, Roles: roles(operator)}, (*Server).startInstall},
+		{"GET", "/v1/install", door.Rule{Claim: true, Roles: roles(operator, node)}, (*Server).getInstall},
 		{"POST", "/v1/power", door.Rule{Claim: true, Roles: roles(operator)}, (*Server).power},
 		{"POST", "/v1/reset", door.Rule{Claim: true, Roles: roles(operator)}, (*Server).reset},
 	}

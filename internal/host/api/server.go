@@ -29,6 +29,14 @@ type Raises interface {
 	Watch(ctx context.Context) <-chan hostapi.RaiseStatus
 }
 
+// Installs is the installation from this node onto another disk; installer/install implements it.
+type Installs interface {
+	Start(ctx context.Context, req hostapi.InstallRequest) (hostapi.InstallStatus, error)
+	Status() hostapi.InstallStatus
+	// Watch sends the status now and at every change until it is over or ctx is done.
+	Watch(ctx context.Context) <-chan hostapi.InstallStatus
+}
+
 // Config is what a Server passes things on to.
 type Config struct {
 	Door       *door.Door
@@ -36,6 +44,8 @@ type Config struct {
 	Router     *route.Router
 	// Raises is asked for at each request, since it may come after the server; nil means not yet.
 	Raises func() Raises
+	// Installs is nil where a host cannot install.
+	Installs Installs
 	// Store is the artifact store's front.
 	Store http.Handler
 	Node  func() hostapi.Node

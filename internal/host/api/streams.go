@@ -54,22 +54,70 @@ func (s *Server) getRaise(w http.ResponseWriter, r *http.Request, _ door.Caller)
 	if !follow {
 		return writeJSON(w, http.StatusOK, ra.Status())
 	}
+	stream(w, ra.Watch(r.Context()))
+	return nil
+}
+
+// stream writes what comes, an object a line. The channel drops what a slow client did not take, so nothing is queued here.
+func stream[T any](w http.ResponseWriter, from <-chan T) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Cache-Control", "no-store")
 	rc := http.NewResponseController(w)
-	// The channel drops statuses that a slow client did not take, so nothing is queued here.
-	for st := range ra.Watch(r.Context()) {
+	for st := range from {
 		b, err := json.Marshal(st)
 		if err != nil {
-			return nil // the header is out; the stream just ends
+			return // the header is out; the stream just ends
 		}
 		if _, err := w.Write(append(b, '\n')); err != nil {
-			return nil
+			return
 		}
 		if err := rc.Flush(); err != nil {
-			return nil
+			return
 		}
 	}
+}
+
+func (s *Server) installs() (Installs, error) {
+	if s.cfg.Installs != nil {
+		return s.cfg.Installs, nil
+	}
+	return nil, refusal(http.StatusServiceUnavailable, mesh.CodeUnavailable, "this host does not install; ask one that runs on a node")
+}
+
+func (s *Server) startInstall(w http.ResponseWriter, r *http.Request, c door.Caller) error {
+	in, err := s.installs()
+	if err != nil {
+		return err
+	}
+	var req hostapi.InstallRequest
+	if err := strictjson.Decode(body(w, r, maxSmall), maxSmall, &req); err != nil {
+		return badBody(err, "the installation")
+	}
+	st, err := in.Start(r.Context(), req)
+	if err != nil {
+		return err
+	}
+	s.cfg.Log.WithField("caller", c.String()).WithField("state", st.State).WithField("target", st.Target).Info("api: install")
+	status := http.StatusOK
+	if st.State == hostapi.InstallRunning {
+		status = http.StatusAccepted
+	}
+	return writeJSON(w, status, st)
+}
+
+func (s *Server) getInstall(w http.ResponseWriter, r *http.Request, _ door.Caller) error {
+	in, err := s.installs()
+	if err != nil {
+		return err
+	}
+	follow, err := flag(r, "follow")
+	if err != nil {
+		return err
+	}
+	if !follow {
+		return writeJSON(w, http.StatusOK, in.Status())
+	}
+	stream(w, in.Watch(r.Context()))
 	return nil
 }
 

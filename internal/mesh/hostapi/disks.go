@@ -47,6 +47,11 @@ type InstalledDisk struct {
 	// Starts is what the disk would start: "0.1.0", "rescue". Empty: nothing, and Trouble says why.
 	Starts  string `json:"starts,omitempty"`
 	Trouble string `json:"trouble,omitempty"`
+	// Medium is the GUID of the disk that it was installed from, Root and Config what that one had: the root hash of its
+	// release and the SHA-256 of its node.yaml. Empty: it was flashed.
+	Medium string `json:"medium,omitempty"`
+	Root   string `json:"root,omitempty"`
+	Config string `json:"config,omitempty"`
 }
 
 // PlannedPartition is a partition that an installation would write, or keep.

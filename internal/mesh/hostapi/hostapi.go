@@ -13,6 +13,8 @@
 //	POST /v1/raise                     RaiseRequest -> RaiseStatus (202 started or going on, 200 raised already)
 //	GET  /v1/raise                     RaiseStatus; ?follow=1 streams one JSON object per line until it ends
 //	GET  /v1/disks                     Disks
+//	POST /v1/install                   InstallRequest -> InstallStatus
+//	GET  /v1/install                   InstallStatus; ?follow=1 streams one JSON object per line until it is over
 //	POST /v1/power                     PowerRequest
 //	POST /v1/reset                     ResetRequest
 //	     /v2/...                       the artifact store (OCI distribution specification), by role
