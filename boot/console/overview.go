@@ -78,6 +78,13 @@ func screen(n node, r raise, s status) *Screen {
 	if n.Mesh != "" {
 		out.Rows = append(out.Rows, Row{Name: "mesh", Values: []string{n.Mesh}})
 	}
+	if l := n.Install.lines(); len(l) > 0 {
+		c := map[string]string{"done": green, "running": yellow, "waiting": yellow}[n.Install.State]
+		if c == "" {
+			c = red
+		}
+		out.Rows = append(out.Rows, Row{"install", []string{strings.TrimPrefix(l[0], "install ")}, c})
+	}
 	var reach []string
 	for i, a := range n.Addresses {
 		if i == 4 {

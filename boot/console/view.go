@@ -33,6 +33,42 @@ type node struct {
 		Server string `json:"server"`
 		Reason string `json:"reason"`
 	} `json:"clock"`
+	Install *installation `json:"install"`
+}
+
+// installation is how an installation onto another disk stands.
+type installation struct {
+	State    string `json:"state"`
+	Reason   string `json:"reason"`
+	Target   string `json:"target"`
+	Phase    string `json:"phase"`
+	Done     int64  `json:"done"`
+	Total    int64  `json:"total"`
+	Firmware string `json:"firmware"`
+}
+
+// lines says how an installation stands. A serial line is told of each tenth only.
+func (i *installation) lines() []string {
+	switch {
+	case i == nil:
+		return nil
+	case i.State == "running" && i.Total > 0:
+		return []string{fmt.Sprintf("install running onto %s: %s %d%%", i.Target, i.Phase, i.Done*10/i.Total*10)}
+	case i.State == "running":
+		return []string{"install running onto " + i.Target}
+	}
+	text := "install " + i.State
+	if i.Target != "" {
+		text += " " + i.Target
+	}
+	if i.Reason != "" {
+		text += ": " + i.Reason
+	}
+	out := []string{text}
+	if i.Firmware != "" {
+		out = append(out, "install "+i.Firmware)
+	}
+	return out
 }
 
 // raise is what the console shows of GET /v1/raise.
@@ -90,6 +126,7 @@ func lines(n node, r raise) []string {
 	}
 	out = append(out, "state "+n.State)
 	out = append(out, raiseLines(r)...)
+	out = append(out, n.Install.lines()...)
 	for i, w := range n.Warnings {
 		if i == maxListed {
 			break

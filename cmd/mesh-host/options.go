@@ -108,6 +108,7 @@ func (o options) config(log *logrus.Logger) host.Config {
 			return raise.New(raise.Config{Node: n, Dir: dir, Mesh: meshName, Log: log, Now: time.Now})
 		},
 		Disks:           disks,
+		Installer:       o.installer(log),
 		ParseNodeConfig: release.ParseNodeConfig,
 		ListenAPI:       o.listenAPI, ListenStore: o.listenStore, BrokerAddress: o.broker,
 		Network:  o.onNode(),

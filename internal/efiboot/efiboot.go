@@ -206,7 +206,7 @@ func write(dir, variable string, value []byte) error {
 	if err := mutable(path(dir, variable)); err != nil {
 		return fmt.Errorf("%s: %w", variable, err)
 	}
-	f, err := os.OpenFile(path(dir, variable), os.O_WRONLY|os.O_CREATE, 0o644)
+	f, err := os.OpenFile(path(dir, variable), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
 		return err
 	}
@@ -232,6 +232,9 @@ func remove(dir, variable string) error {
 	return os.Remove(path(dir, variable))
 }
 
+// immutable is FS_IMMUTABLE_FL of linux/fs.h.
+const immutable = 0x10
+
 // mutable takes away the flag by which the kernel guards variables against a slip of the hand
 // (Documentation/filesystems/efivarfs.rst).
 func mutable(file string) error {
@@ -244,10 +247,10 @@ func mutable(file string) error {
 	}
 	defer f.Close()
 	flags, err := unix.IoctlGetUint32(int(f.Fd()), unix.FS_IOC_GETFLAGS)
-	if err != nil || flags&unix.FS_IMMUTABLE_FL == 0 {
+	if err != nil || flags&immutable == 0 {
 		return nil // a file system without such flags, or one that is not set
 	}
-	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, int(flags&^unix.FS_IMMUTABLE_FL)); err != nil {
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, int(flags&^immutable)); err != nil {
 		return fmt.Errorf("let it be changed: %w", err)
 	}
 	return nil

@@ -56,6 +56,12 @@ type Raiser interface {
 	Run(ctx context.Context) error
 }
 
+// Installer installs this node onto another of its disks; installer/install has it.
+type Installer interface {
+	api.Installs
+	Run(ctx context.Context) error
+}
+
 // Config is what a Host is made of.
 type Config struct {
 	Paths Paths
@@ -70,6 +76,9 @@ type Config struct {
 	// Disks looks at the machine's disks and says what an installation would do with them; installer/install has it.
 	// boot is how the node booted, cfg is the section of node.yaml that counts.
 	Disks func(ctx context.Context, boot mesh.BootInfo, cfg *mesh.InstallConfig) (hostapi.Disks, error)
+
+	// Installer makes the installation onto another disk; installer/install has it. Nil: this host does not install.
+	Installer func(node *InstallNode) Installer
 
 	ListenAPI     string // ":7443"
 	ListenStore   string // ":5000"

@@ -47,10 +47,11 @@ type Host struct {
 	started  time.Time
 	boot     mesh.BootInfo
 
-	raiser   atomic.Pointer[Raiser]
-	power    chan string // one action, once
-	powering atomic.Bool
-	looking  chan struct{} // held by whoever looks at the disks
+	raiser    atomic.Pointer[Raiser]
+	power     chan string // one action, once
+	powering  atomic.Bool
+	installer Installer     // nil: this host does not install
+	looking   chan struct{} // held by whoever looks at the disks
 }
 
 // New reads the node's key, settings and identity, and makes them where they are missing. Nothing runs
@@ -122,8 +123,11 @@ func New(cfg Config) (*Host, error) {
 	if cfg.Network {
 		h.clock = h.timeKeeper()
 	}
+	if cfg.Installer != nil {
+		h.installer = cfg.Installer(&InstallNode{h})
+	}
 	h.server = api.New(api.Config{
-		Door: h.door, Supervisor: h.super, Router: h.router, Raises: h.raises, Store: h.front,
+		Door: h.door, Supervisor: h.super, Router: h.router, Raises: h.guardedRaises, Store: h.front, Installs: h.installs(),
 		Node: h.Node, Disks: h.Disks, Power: h.Power, Reset: h.Reset, Log: cfg.Log, Now: cfg.Now,
 	})
 	return h, nil
@@ -173,6 +177,9 @@ func (h *Host) Run(ctx context.Context) error {
 		run("time", h.clock.Run)
 	}
 	run("raise", h.runRaise)
+	if h.installer != nil {
+		run("install", h.installer.Run)
+	}
 
 	var action string
 	select {
@@ -189,12 +196,24 @@ func (h *Host) Run(ctx context.Context) error {
 }
 
 func (h *Host) runRaise(ctx context.Context) error {
-	r, err := h.cfg.Raiser(&RaiseNode{h}, h.cfg.Paths.raise(), h.settings.NodeConfig.Mesh.Raise)
+	name := h.settings.NodeConfig.Mesh.Raise
+	if h.installFirst() {
+		name = ""
+	}
+	r, err := h.cfg.Raiser(&RaiseNode{h}, h.cfg.Paths.raise(), name)
 	if err != nil {
 		return err
 	}
 	h.raiser.Store(&r)
 	return r.Run(ctx)
+}
+
+// guardedRaises is what the API starts raises by.
+func (h *Host) guardedRaises() api.Raises {
+	if r := h.raises(); r != nil {
+		return guarded{r, h}
+	}
+	return nil
 }
 
 func (h *Host) raises() api.Raises {

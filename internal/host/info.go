@@ -38,7 +38,7 @@ func (h *Host) Node() hostapi.Node {
 		Claimed: h.settings.Key != nil, Mesh: m, State: h.state(), Addresses: h.net.Addresses(),
 		Time: now, Clock: h.timeStatus(), Uptime: uptime(),
 		Host:     hostapi.HostInfo{Digest: h.cfg.Digest, PID: os.Getpid(), Since: h.started, Memory: resident("self"), Init: resident("1")},
-		Warnings: slices.Clone(h.settings.Warnings),
+		Warnings: slices.Clone(h.settings.Warnings), Install: h.installStatus(),
 	}
 	if l, ok := h.launcher(); ok {
 		n.Host.Launcher = &l

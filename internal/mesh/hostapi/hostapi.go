@@ -57,7 +57,9 @@ type Node struct {
 	Host     HostInfo    `json:"host"`
 	DataSize int64       `json:"dataSize"` // bytes
 	DataFree int64       `json:"dataFree"` // bytes
-	Warnings []string    `json:"warnings,omitempty"`
+	// Install is how an installation from this node onto another disk stands, without its plan; nil where there is none.
+	Install  *InstallStatus `json:"install,omitempty"`
+	Warnings []string       `json:"warnings,omitempty"`
 }
 
 // TimeStatus is how a node's clock stands.
