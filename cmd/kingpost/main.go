@@ -18,6 +18,7 @@ func commands() []*cobra.Command {
 		newInspectCommand(),
 		newFlashCommand(),
 		newVMCommand(),
+		newInstallCommand(),
 		newRaiseCommand(),
 		newStatusCommand(),
 		newCallCommand(),

@@ -16,6 +16,7 @@ import (
 	"kingpost/internal/blockdev"
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/hostapi"
+	"kingpost/internal/release"
 )
 
 // Config is what a Job is made of.
@@ -242,6 +243,9 @@ func (j *Job) Start(ctx context.Context, req hostapi.InstallRequest) (hostapi.In
 	}
 	if cfg == nil {
 		return j.Status(), apiError(http.StatusBadRequest, mesh.CodeBadParams, "install: neither the request nor node.yaml says which disk; name one, as by its serial number")
+	}
+	if err := release.CheckInstall(cfg); err != nil {
+		return j.Status(), apiError(http.StatusBadRequest, mesh.CodeBadParams, "install: %v", err)
 	}
 	if why := j.cfg.Busy(); why != "" && !req.DryRun {
 		return j.Status(), apiError(http.StatusConflict, mesh.CodeConflict, "install: %s; nothing was changed", why)

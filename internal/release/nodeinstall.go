@@ -11,6 +11,16 @@ import (
 	"kingpost/internal/mesh"
 )
 
+// CheckInstall says what cannot be meant in a section install.
+func CheckInstall(i *mesh.InstallConfig) error {
+	for _, err := range []error{checkInstall(i), checkThen(i), checkDisk(i, checkDiskPath), checkDisk(i, checkDiskSize), checkDisk(i, checkDiskBus)} {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func checkInstall(i *mesh.InstallConfig) error {
 	if i == nil {
 		return nil
