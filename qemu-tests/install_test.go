@@ -17,8 +17,8 @@ import (
 	"kingpost/qemu-tests/lab"
 )
 
-// blank makes an empty disk.
-func blank(t *testing.T, name string, size int64) string {
+// emptyDisk makes an empty disk.
+func emptyDisk(t *testing.T, name string, size int64) string {
 	t.Helper()
 	p := filepath.Join(t.TempDir(), name)
 	f, err := os.Create(p)
@@ -34,7 +34,7 @@ func blank(t *testing.T, name string, size int64) string {
 func TestInstall(t *testing.T) {
 	t.Parallel()
 	config := &mesh.NodeConfig{Hostname: "alpha", Claim: theLab.Claim, Install: &mesh.InstallConfig{Disk: mesh.DiskSelector{Serial: "TARGET"}}, Mesh: mesh.MeshConfig{Raise: lab.MeshName}}
-	stick, target := filepath.Join(t.TempDir(), "stick"), blank(t, "target", 3<<30)
+	stick, target := filepath.Join(t.TempDir(), "stick"), emptyDisk(t, "target", 3<<30)
 	need(t, theLab.NewDisk(t.Context(), stick, lab.Spec{Name: "alpha", Config: config, DiskSize: 2 << 30}), "the medium")
 	disks := []qemu.Disk{{Path: target, Serial: "TARGET", Unsafe: true}}
 	n := boot(t, lab.Spec{Name: "alpha", Disk: stick, UEFI: true, MoreDisks: disks})
@@ -107,7 +107,7 @@ func checkInstalled(t *testing.T, path string) {
 func TestInstallRefused(t *testing.T) {
 	t.Parallel()
 	config := &mesh.NodeConfig{Hostname: "alpha", Claim: theLab.Claim, Install: &mesh.InstallConfig{Disk: mesh.DiskSelector{Bus: "virtio", Size: "< 1GiB"}, Then: mesh.ThenWait}}
-	a, b := blank(t, "a", 800<<20), blank(t, "b", 900<<20)
+	a, b := emptyDisk(t, "a", 800<<20), emptyDisk(t, "b", 900<<20)
 	n := boot(t, lab.Spec{Name: "alpha", Config: config, MoreDisks: []qemu.Disk{{Path: a, Serial: "ONE", Unsafe: true}, {Path: b, Serial: "TWO", Unsafe: true}}})
 	waitConsole(t, n, 0, `kingpost: install refused: node.yaml selects more than one disk: /dev/vdb .*ONE.* and /dev/vdc .*TWO`)
 	st, err := n.Client().StartInstall(t.Context(), hostapi.InstallRequest{Install: &mesh.InstallConfig{Disk: mesh.DiskSelector{Serial: "TWO"}}, DryRun: true})

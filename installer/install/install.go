@@ -1,8 +1,9 @@
-// Package install says what an installation from a running node onto another of its disks would do: for every disk
-// whether it is taken and, if not, why; and which partitions the taken one would have.
+// Package install installs a running node onto another disk of its machine: which disk is taken and why not the others, what
+// is taken along from the medium that the node booted from, the writing, and the job that the host runs.
 //
-// It writes nothing. Make is pure, over a machine that is described to it, and would rather take no disk than a wrong one;
-// Look describes a real one. Start with Make.
+// It would rather take no disk than a wrong one, and never leaves a disk that starts and is not whole. Make, the plan, is pure,
+// over a machine that is described to it; Look describes a real one; Write works on any diskwrite.Target; Job decides when.
+// Only the program that brings them together knows devices. Start with Make, then Write.
 package install
 
 import (
