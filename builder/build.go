@@ -208,7 +208,11 @@ func (b *build) make(ctx context.Context, out *output) (*Result, error) {
 				return "", err
 			}
 			res.Cmdline = made.boot.cmdline.String()
-			return fmt.Sprintf("UKI %s, initrd %s", mib(int64(len(made.boot.uki))), mib(int64(len(initrd)))), nil
+			if err := made.fill(); err != nil {
+				return "", err
+			}
+			res.Room = made.room
+			return fmt.Sprintf("UKI %s, initrd %s; %s", mib(int64(len(made.boot.uki))), mib(int64(len(initrd))), forecast(made.room)), nil
 		}},
 	}
 	for _, o := range b.wanted {
@@ -216,7 +220,6 @@ func (b *build) make(ctx context.Context, out *output) (*Result, error) {
 	}
 	steps = append(steps, []step{
 		{"check", func(Phase) (string, error) {
-			res.Room = made.room
 			if err := out.describe(ctx, res, made.mapWriter()); err != nil {
 				return "", err
 			}

@@ -164,9 +164,8 @@ func writeRoot(ctx context.Context, file string, in rootInputs, phase Phase) (*r
 	if err != nil {
 		return nil, err
 	}
-	if v.Size > int64(in.recipe.Slots.Root) {
-		return nil, fmt.Errorf("the root image has %s, a slot has %s: raise slots.root, or take modules, firmware or seed entries out of the recipe",
-			mib(v.Size), in.recipe.Slots.Root)
+	if _, err := slotRoom(in.recipe, v.Size); err != nil {
+		return nil, err
 	}
 	return &rootImage{file, v}, f.Close()
 }

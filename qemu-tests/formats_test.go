@@ -1,6 +1,8 @@
 package qemutests
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,7 +20,7 @@ import (
 )
 
 // formatOutputs are the outputs that TestFormats boots.
-const formatOutputs = "netboot,iso,data.img"
+const formatOutputs = "disk.img,netboot,iso,data.img,qcow2,vmdk,vhdx,disk-4k.img"
 
 // TestFormats raises a mesh from every form in which a release can be had and that a machine boots from.
 func TestFormats(t *testing.T) {
@@ -63,6 +65,21 @@ func TestFormats(t *testing.T) {
 			"-device", "usb-storage,bus=usb.0,drive=stick,removable=on,bootindex=0",
 		}})
 		bootedFrom(t, n, "/dev/sda", "/dev/sda3")
+	})
+	for _, format := range []string{"qcow2", "vmdk", "vhdx"} {
+		t.Run(format, func(t *testing.T) {
+			dir := need1(t, vm)
+			disk := filepath.Join(t.TempDir(), "vm."+format)
+			need(t, qemu.Copy(t.Context(), disk, filepath.Join(dir, "vm."+format), 0), "copy the disk")
+			configureFormat(t, disk, format, filepath.Join(dir, "disk.img"))
+			n := raisedFrom(t, lab.Spec{Disk: disk, Format: format, UEFI: true})
+			bootedFrom(t, n, "/dev/vda", "/dev/vda4")
+		})
+	}
+	t.Run("disk.4k", func(t *testing.T) {
+		disk := configured(t, filepath.Join(need1(t, vm), "disk-4k.img"), 4<<30)
+		n := raisedFrom(t, lab.Spec{Disk: disk, UEFI: true, SectorSize: 4096})
+		bootedFrom(t, n, "/dev/vda", "/dev/vda4")
 	})
 	t.Run("netboot", func(t *testing.T) {
 		dir := filepath.Join(need1(t, vm), "netboot")
@@ -109,6 +126,39 @@ func configured(t *testing.T, image string, size int64) string {
 	return p
 }
 
+// configureFormat gives a disk of another format what node.yaml changes in the raw image that it was made of.
+func configureFormat(t *testing.T, disk, format, raw string) {
+	t.Helper()
+	with, err := os.Open(configured(t, raw, 0))
+	need(t, err, "open the configured image")
+	defer with.Close()
+	without, err := os.Open(raw)
+	need(t, err, "open the image")
+	defer without.Close()
+	st, err := without.Stat()
+	need(t, err, "the image")
+	piece := filepath.Join(t.TempDir(), "piece")
+	const unit = 1 << 20
+	a, b := make([]byte, unit), make([]byte, unit)
+	args := []string{"-f", format}
+	for off := int64(0); off < st.Size(); off += unit {
+		_, err1 := with.ReadAt(a, off)
+		_, err2 := without.ReadAt(b, off)
+		need(t, errors.Join(err1, err2), "read the images")
+		if bytes.Equal(a, b) {
+			continue
+		}
+		name := fmt.Sprintf("%s-%d", piece, off)
+		need(t, os.WriteFile(name, a, 0o600), "write a piece")
+		args = append(args, "-c", fmt.Sprintf("write -s %s %d %d", name, off, unit))
+	}
+	out, err := exec.CommandContext(t.Context(), "qemu-io", append(args, disk)...).CombinedOutput()
+	need(t, err, "qemu-io: %s", out)
+	if len(args) == 2 || !strings.Contains(string(out), "wrote") {
+		t.Fatalf("node.yaml changes nothing: %s", out)
+	}
+}
+
 // grown is a copy of a raw image on a disk that is large enough for a mesh.
 func grown(t *testing.T, image string) string {
 	t.Helper()
@@ -152,4 +202,3 @@ func joinInitrd(t *testing.T, to string, from ...string) {
 		}
 	}
 }
-

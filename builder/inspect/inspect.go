@@ -34,10 +34,12 @@ type Report struct {
 	Kind string `json:"kind"`
 	Size int64  `json:"size"` // bytes
 	// Files is what release.json lists, for a folder.
-	Files []File      `json:"files,omitempty"`
-	Disk  *DiskReport `json:"disk,omitempty"`
-	Root  *RootReport `json:"root,omitempty"`
-	UKI   *UKIReport  `json:"uki,omitempty"`
+	Files []File `json:"files,omitempty"`
+	// Room is how full the places of a release are, as release.json says, for a folder.
+	Room []Room      `json:"room,omitempty"`
+	Disk *DiskReport `json:"disk,omitempty"`
+	Root *RootReport `json:"root,omitempty"`
+	UKI  *UKIReport  `json:"uki,omitempty"`
 }
 
 // File is a file of a build's folder.
@@ -47,6 +49,14 @@ type File struct {
 	SHA256 string `json:"sha256"`
 	// Problem says how the file differs from release.json; empty when it does not.
 	Problem string `json:"problem,omitempty"`
+}
+
+// Room is how full a place is that a release has on a disk.
+type Room struct {
+	Place string `json:"place"` // "slot" or "esp"
+	Size  int64  `json:"size"`  // bytes
+	Used  int64  `json:"used"`  // bytes
+	More  int64  `json:"more"`  // how many releases of this size fit beside it
 }
 
 // Problems lists everything that is wrong with what was inspected.
@@ -151,6 +161,7 @@ const diskImage = "disk.img"
 type releaseFile struct {
 	mesh.ReleaseInfo
 	Files []File `json:"files"`
+	Room  []Room `json:"room"`
 }
 
 func folder(ctx context.Context, dir string) (*Report, error) {
@@ -165,7 +176,7 @@ func folder(ctx context.Context, dir string) (*Report, error) {
 	if err := json.Unmarshal(raw, &rel); err != nil {
 		return nil, fmt.Errorf("%s/release.json: %w", dir, err)
 	}
-	r := &Report{Path: dir, Kind: KindFolder}
+	r := &Report{Path: dir, Kind: KindFolder, Room: rel.Room}
 	for _, want := range rel.Files {
 		f := want
 		if !filepath.IsLocal(f.Name) {

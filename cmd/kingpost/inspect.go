@@ -55,6 +55,13 @@ func printReport(w io.Writer, r *inspect.Report) error {
 		}
 		errs = append(errs, section(w, "files", t))
 	}
+	if len(r.Room) > 0 {
+		t := newTable("PLACE", "SIZE", "USED", "MORE RELEASES")
+		for _, p := range r.Room {
+			t.add(p.Place, size(p.Size), size(p.Used), strconv.FormatInt(p.More, 10))
+		}
+		errs = append(errs, section(w, "room", t))
+	}
 	if r.Disk != nil {
 		errs = append(errs, printDisk(w, r.Disk))
 	}

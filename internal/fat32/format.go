@@ -76,6 +76,9 @@ func Format(d Device, o Options, files []File) error {
 	if err != nil {
 		return fmt.Errorf("format FAT32 file system: %w", err)
 	}
+	if err := checkRoom(o, files); err != nil {
+		return fmt.Errorf("format FAT32 file system: %w", err)
+	}
 	f := &FS{geometry: g, d: d, fat: make([]uint32, g.clusters+firstData), next: firstData + 1}
 	f.fat[0], f.fat[1], f.fat[g.root] = 0x0ffffff8, endOfChain, endOfChain
 	if err := f.writeFAT([]uint32{0, 1, g.root}); err != nil {

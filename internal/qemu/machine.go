@@ -47,7 +47,7 @@ type Config struct {
 // Disk is a virtio disk.
 type Disk struct {
 	Path     string
-	Format   string // "raw" (also "") or "qcow2"
+	Format   string // "raw" (also ""), or a name of QEMU's: "qcow2", "vmdk"
 	Serial   string // at most 20 bytes
 	ReadOnly bool
 	// Log is a file into which every write and flush of the guest is recorded, in the format that package writelog reads.

@@ -34,7 +34,9 @@ type Spec struct {
 	Config *mesh.NodeConfig
 	// Disk is a raw disk that is there already, which the node takes over; DiskSize and Config do not count then.
 	Disk   string
-	Format string // of Disk: "raw" (also "") or "qcow2"
+	Format string // of Disk: "raw" (also ""), or another one of QEMU's
+	// SectorSize is that of the node's disk, in bytes; 0 is 512.
+	SectorSize int
 	// Base is a raw disk that must not change: the node runs on an overlay of it.
 	Base     string
 	DiskSize int64 // bytes; 0 is 4 GiB
@@ -120,7 +122,7 @@ func (l *Lab) Start(ctx context.Context, s Spec) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	disk.Path = n.Path
+	disk.Path, disk.SectorSize = n.Path, s.SectorSize
 	if s.Record {
 		n.Log = filepath.Join(dir, "writes")
 		disk.Log = n.Log
