@@ -5,13 +5,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"kingpost/installer/install"
 	"kingpost/internal/fat32"
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/hostapi"
+	"kingpost/internal/nodevm"
 	"kingpost/internal/qemu"
 	"kingpost/internal/release"
 	"kingpost/qemu-tests/lab"
@@ -102,8 +105,8 @@ func checkInstalled(t *testing.T, path string) {
 	}
 }
 
-// TestInstallRefused boots a medium whose node.yaml selects two disks: neither is touched, both are named, and when one is
-// gone the other one is still only taken by somebody who says which.
+// TestInstallRefused boots a medium whose node.yaml selects two disks: neither is touched, both are named, and an operator
+// can still plan for one of them.
 func TestInstallRefused(t *testing.T) {
 	t.Parallel()
 	config := &mesh.NodeConfig{Hostname: "alpha", Claim: theLab.Claim, Install: &mesh.InstallConfig{Disk: mesh.DiskSelector{Bus: "virtio", Size: "< 1GiB"}, Then: mesh.ThenWait}}
@@ -139,4 +142,47 @@ func TestInstallRefused(t *testing.T) {
 	if _, err := n.Client().StartInstall(t.Context(), hostapi.InstallRequest{Install: &mesh.InstallConfig{Disk: mesh.DiskSelector{Serial: "TWO"}}, Target: "/dev/vdb"}); err == nil || !strings.Contains(err.Error(), "changed places") {
 		t.Errorf("another disk than was seen: %v", err)
 	}
+}
+
+// TestInstallUSB is TestInstall with what most people have: images/node.yaml on a USB stick, an NVMe disk, and the kernel's own
+// drivers for both.
+func TestInstallUSB(t *testing.T) {
+	if !*long {
+		t.Skip("builds another image, and reads back GiB in emulation: make test-long runs it")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*lab.BootTime)
+	defer cancel()
+	dir := t.TempDir()
+	image := *nodeImage
+	if image == "" {
+		need(t, theLab.Run(ctx, theLab.Kingpost, "build", "images/node.yaml", "--out", dir), "build images/node.yaml")
+		image = filepath.Join(dir, "node")
+	}
+	text := fmt.Sprintf("hostname: alpha\nclaim: %s\ninstall: { disk: { only: true } }\nmesh: { raise: %s }\n", theLab.Claim, lab.MeshName)
+	stick, target := filepath.Join(dir, "stick"), emptyDisk(t, "target", 5<<30)
+	need(t, nodevm.Disk(ctx, stick, filepath.Join(image, "disk.img"), 4<<30, []byte(text), time.Now()), "the stick")
+	firmware, err := qemu.FindFirmware("amd64")
+	need(t, err, "firmware")
+	run, err := os.MkdirTemp("", "kp-")
+	need(t, err, "a folder")
+	defer os.RemoveAll(run)
+	vm, err := qemu.Start(ctx, qemu.Config{Name: "usb", Dir: run, Accel: "tcg", Memory: 1024, Firmware: firmware, Extra: []string{
+		"-device", "qemu-xhci",
+		"-blockdev", "driver=file,node-name=stick,cache.no-flush=on,filename=" + stick, "-device", "usb-storage,drive=stick,serial=STICK,removable=on,bootindex=1",
+		"-blockdev", "driver=file,node-name=target,cache.no-flush=on,discard=unmap,filename=" + target, "-device", "nvme,drive=target,serial=TARGET",
+	}}, nil)
+	need(t, err, "boot")
+	defer vm.Kill()
+	wait := func(m qemu.Mark, expression string) {
+		t.Helper()
+		if _, err := vm.Serial.Wait(ctx, m, regexp.MustCompile(expression)); err != nil {
+			t.Fatalf("%s: %v\n%s", expression, err, vm.Serial.Since(0))
+		}
+	}
+	wait(0, `kingpost: install done /dev/nvme0n1: remove the stick; the node restarts from the disk`)
+	m := vm.Serial.Now()
+	wait(m, `kingpost: node alpha key`)
+	wait(m, `kingpost: raise step 3/10`)
+	vm.Kill()
+	checkInstalled(t, target)
 }

@@ -25,10 +25,11 @@ import (
 )
 
 var (
-	long     = flag.Bool("long", false, "run everything, hours of it, not the sample that fits `make test`")
-	image    = flag.String("image", "", "folder of a built image to test (default: build images/vm.yaml)")
-	kingpost = flag.String("kingpost", "", "the operator's program to test (default: build it)")
-	seed     = flag.Uint64("seed", uint64(time.Now().Unix()), "decides what a power cut loses; a failure names its own")
+	long      = flag.Bool("long", false, "run everything, hours of it, not the sample that fits `make test`")
+	image     = flag.String("image", "", "folder of a built image to test (default: build images/vm.yaml)")
+	nodeImage = flag.String("node-image", "", "folder of images/node.yaml as it was built (default: build it where a test needs it)")
+	kingpost  = flag.String("kingpost", "", "the operator's program to test (default: build it)")
+	seed      = flag.Uint64("seed", uint64(time.Now().Unix()), "decides what a power cut loses; a failure names its own")
 )
 
 // theLab is shared by all tests of a run: one image, one operator, disks that were raised once.

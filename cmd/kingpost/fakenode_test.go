@@ -18,8 +18,6 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/registry"
 
-	"kingpost/installer/install"
-	"kingpost/internal/blockdev"
 	"kingpost/internal/host/identity"
 	"kingpost/internal/mesh"
 	"kingpost/internal/mesh/hostapi"
@@ -36,11 +34,12 @@ type fakeNode struct {
 	srv  *http.Server
 	tls  tls.Certificate
 
-	mu     sync.Mutex
-	claim  ed25519.PublicKey
-	mode   string // see bend
-	status hostapi.RaiseStatus
-	change chan struct{}
+	mu      sync.Mutex
+	claim   ed25519.PublicKey
+	mode    string // see bend
+	status  hostapi.RaiseStatus
+	change  chan struct{}
+	install hostapi.InstallStatus // under mu
 }
 
 func startFakeNode(dir string) (*fakeNode, error) {
@@ -68,6 +67,8 @@ func startFakeNode(dir string) (*fakeNode, error) {
 	mux.HandleFunc("POST /v1/call/{seat}/{verb}", n.admit(n.call))
 	mux.HandleFunc("GET /v1/logs/{key...}", n.admit(n.logs))
 	mux.HandleFunc("GET /v1/disks", n.admit(getDisks))
+	mux.HandleFunc("POST /v1/install", n.admit(n.postInstall))
+	mux.HandleFunc("GET /v1/install", n.admit(n.getInstall))
 	mux.HandleFunc("POST /v1/power", n.admit(func(w http.ResponseWriter, _ *http.Request) { send(w, struct{}{}) }))
 	mux.HandleFunc("POST /v1/reset", n.admit(func(w http.ResponseWriter, r *http.Request) {
 		var req hostapi.ResetRequest
@@ -309,11 +310,7 @@ func (n *fakeNode) logs(w http.ResponseWriter, r *http.Request) {
 
 // getDisks answers by the real plan, over a machine that booted from a stick and has a disk.
 func getDisks(w http.ResponseWriter, _ *http.Request) {
-	disk := func(name, serial string, size int64) install.Found {
-		return install.Found{Survey: blockdev.Survey{Disk: blockdev.Disk{Name: name, Path: "/dev/" + name, Size: size, SectorSize: 512, Serial: serial, Serials: []string{serial}}}}
-	}
-	d, err := install.Make(install.Machine{Disks: []install.Found{disk("sda", "STICK", 8<<30), disk("sdb", "S3Z", 500<<30)}, Booted: "/dev/sda", Layout: install.Layout{Arch: "amd64"}},
-		&mesh.InstallConfig{Disk: mesh.DiskSelector{Serial: "S3Z"}})
+	d, err := fakePlan(&mesh.InstallConfig{Disk: mesh.DiskSelector{Serial: "S3Z"}})
 	if err != nil {
 		refuse(w, 500, mesh.CodeFailed, "%v", err)
 		return
