@@ -92,8 +92,13 @@ func inventory(f *bootdisk.Finder) []string {
 			parts = append(parts, fmt.Sprintf("%s %d MiB", p.Name, p.Size>>20))
 		}
 		what := "not one of ours"
-		if release.IsKingpost(d.Table) {
+		switch {
+		case release.IsKingpost(d.Table):
 			what = "a node's disk"
+		case release.IsMedium(d.Table):
+			what = "a release's medium"
+		case release.IsDataDisk(d.Table):
+			what = "a data disk"
 		}
 		out = append(out, fmt.Sprintf("disk %s %d MiB, %s: %s", d.Path, d.Size>>20, what, strings.Join(parts, ", ")))
 	}
