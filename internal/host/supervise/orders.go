@@ -160,6 +160,7 @@ func (s *Supervisor) forget(u *unit) bool {
 		s.mu.Unlock()
 		return false
 	}
+	u.active, u.beside = nil, nil // who waits for what runs may still hold the unit
 	u.mu.Unlock()
 	delete(s.units, u.key)
 	delete(s.goods, u.key)

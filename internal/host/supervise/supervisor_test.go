@@ -424,3 +424,17 @@ func TestDeclareRefused(t *testing.T) {
 		t.Errorf("the same again: %v", err)
 	}
 }
+
+// TestStopAllWhileAResourceGoes stops everything at the moment in which something is being stopped because it is no longer
+// declared: what is gone by then is not waited for.
+func TestStopAllWhileAResourceGoes(t *testing.T) {
+	n := newNode(t)
+	n.declare(n.process("a", "idle"))
+	n.settled()
+	n.declare()
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	if err := n.s.StopAll(ctx); err != nil {
+		t.Error(err)
+	}
+}

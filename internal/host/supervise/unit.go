@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -170,6 +171,7 @@ func (u *unit) show(state, reason string) {
 	if sp != nil {
 		v.Wanted = &hostapi.Wanted{Type: sp.Type, Digest: sp.Digest, Source: sp.Source}
 	}
+	active, beside := u.active, u.beside
 	u.active, u.beside = nil, nil
 	for _, i := range []*instance{u.inst, u.next, u.old} {
 		switch {
@@ -195,7 +197,7 @@ func (u *unit) show(state, reason string) {
 	v.Handover = u.move
 	v.Ready = ready
 	settled := u.steady || state == "done" || state == "present"
-	same := reflect.DeepEqual(v, u.view) && ready == u.ready && settled == u.settled
+	same := reflect.DeepEqual(v, u.view) && ready == u.ready && settled == u.settled && active == u.active && slices.Equal(beside, u.beside)
 	u.view, u.ready, u.settled = v, ready, settled
 	u.mu.Unlock()
 	if !same {
