@@ -166,10 +166,11 @@ func TestInstallUSB(t *testing.T) {
 	run, err := os.MkdirTemp("", "kp-")
 	need(t, err, "a folder")
 	defer os.RemoveAll(run)
+	// OVMF forgets every boot entry of a device that QEMU gives no place in the order.
 	vm, err := qemu.Start(ctx, qemu.Config{Name: "usb", Dir: run, Accel: "tcg", Memory: 1024, Firmware: firmware, Extra: []string{
 		"-device", "qemu-xhci",
 		"-blockdev", "driver=file,node-name=stick,cache.no-flush=on,filename=" + stick, "-device", "usb-storage,drive=stick,serial=STICK,removable=on,bootindex=1",
-		"-blockdev", "driver=file,node-name=target,cache.no-flush=on,discard=unmap,filename=" + target, "-device", "nvme,drive=target,serial=TARGET",
+		"-blockdev", "driver=file,node-name=target,cache.no-flush=on,discard=unmap,filename=" + target, "-device", "nvme,drive=target,serial=TARGET,bootindex=2",
 	}}, nil)
 	need(t, err, "boot")
 	defer vm.Kill()
