@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"kingpost/internal/testtool"
 )
 
 // realBuild are the options of a build of images/vm.yaml with the user's cache. Tests that need it fetch packages and
@@ -25,9 +27,7 @@ func realBuild(t *testing.T) Options {
 	if testing.Short() {
 		t.Skip("builds an image")
 	}
-	if _, err := exec.LookPath("apt-get"); err != nil {
-		t.Skip("packages come through apt, which is not here")
-	}
+	testtool.Find(t, "apt", "apt-get") // packages come through it
 	cache, err := DefaultCacheDir()
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"kingpost/internal/testtool"
 )
 
 func outputNames(outputs []Output) []string {
@@ -73,10 +75,7 @@ func TestOutputsApart(t *testing.T) {
 
 // TestCompress judges a frame by another program, and compares those that different numbers of CPUs made.
 func TestCompress(t *testing.T) {
-	zstd, err := exec.LookPath("zstd")
-	if err != nil {
-		t.Skip("the package zstd is not installed")
-	}
+	zstd := testtool.Find(t, "zstd", "zstd")
 	raw := make([]byte, 20<<20+77)
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := 0; i < len(raw)/2; i++ {

@@ -14,21 +14,13 @@ import (
 	"kingpost/internal/blockmap"
 	"kingpost/internal/gpt"
 	"kingpost/internal/release"
+	"kingpost/internal/testtool"
 )
 
 // judge runs another program's opinion and returns what it says. The package is what to install.
 func judge(t *testing.T, pkg, name string, args ...string) string {
 	t.Helper()
-	path, err := exec.LookPath(name)
-	for _, dir := range []string{"/usr/sbin", "/sbin"} {
-		if err != nil {
-			path, err = exec.LookPath(filepath.Join(dir, name))
-		}
-	}
-	if err != nil {
-		t.Skipf("NOT JUDGED: the package %s is not installed", pkg)
-	}
-	out, err := exec.Command(path, args...).CombinedOutput()
+	out, err := exec.Command(testtool.Find(t, pkg, name), args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
 	}

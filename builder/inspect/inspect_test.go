@@ -3,13 +3,13 @@ package inspect
 import (
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"kingpost/builder"
+	"kingpost/internal/testtool"
 )
 
 // flipped is a file with one bit turned.
@@ -30,9 +30,7 @@ func TestBuild(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds an image")
 	}
-	if _, err := exec.LookPath("apt-get"); err != nil {
-		t.Skip("packages come through apt, which is not here")
-	}
+	testtool.Find(t, "apt", "apt-get") // packages come through it
 	cache, err := builder.DefaultCacheDir()
 	if err != nil {
 		t.Fatal(err)

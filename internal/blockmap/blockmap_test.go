@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"kingpost/internal/testtool"
 )
 
 // image is an image with bytes at the given places.
@@ -121,9 +123,7 @@ func TestParseRefuses(t *testing.T) {
 
 // bmaptool, where it is installed, copies by a map of ours.
 func TestBmaptoolReadsIt(t *testing.T) {
-	if _, err := exec.LookPath("bmaptool"); err != nil {
-		t.Skip("bmaptool is not installed")
-	}
+	testtool.Find(t, "bmap-tools", "bmaptool")
 	dir := t.TempDir()
 	b := image(5*Piece, 0, 3*Unit, Piece-1, Piece, 4*Piece+77)
 	m, err := Make(t.Context(), bytes.NewReader(b), int64(len(b)))

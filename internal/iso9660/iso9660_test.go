@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"kingpost/internal/testtool"
 )
 
 // image is an image in memory.
@@ -24,10 +26,7 @@ func good() Volume {
 
 // TestByXorriso has another program read the volume, its boot entry and its files.
 func TestByXorriso(t *testing.T) {
-	xorriso, err := exec.LookPath("xorriso")
-	if err != nil {
-		t.Skip("the package xorriso is not installed")
-	}
+	xorriso := testtool.Find(t, "xorriso", "xorriso")
 	b := make(image, 1<<20)
 	for i := range b {
 		b[i] = byte(i % 251) // what is there before

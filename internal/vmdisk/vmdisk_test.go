@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"kingpost/internal/blockmap"
+	"kingpost/internal/testtool"
 )
 
 // writers are the formats by their names for qemu-img.
@@ -62,9 +63,7 @@ func noise(n int) []byte {
 
 // TestByQEMU has qemu-img check each file and turn it back into the image.
 func TestByQEMU(t *testing.T) {
-	if _, err := exec.LookPath("qemu-img"); err != nil {
-		t.Skip("the package qemu-utils is not installed")
-	}
+	testtool.Find(t, "qemu-utils", "qemu-img")
 	images := map[string]struct {
 		s    sparse
 		size int64
